@@ -7,6 +7,7 @@ DraftmillError
 ├── ProfileError         a model profile whose files or ids do not resolve
 ├── StoreError           the database refused or is away
 │   └── StoreAway        ... and it is worth trying again
+├── BrokerAway           Redis refused or is away; PostgreSQL holds the truth, so try again later
 ├── FingerprintDiffers   new settings for rows that were made with others
 ├── ServiceError         an embedded service did not start or died
 └── ExportRefused        rows that no trainer should see
@@ -48,6 +49,10 @@ class StoreError(DraftmillError):
 
 class StoreAway(StoreError):
     """The database cannot be reached: {cause}"""
+
+
+class BrokerAway(DraftmillError):
+    """Redis cannot be used: {cause}"""
 
 
 class FingerprintDiffers(DraftmillError):

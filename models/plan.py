@@ -110,7 +110,8 @@ class DatasetPlan(Part):
     prompts: list[Path] = []
     profile: str
     model: str
-    account: str
+    account: str | dict[str, float]         # one name, or names with weights
+    usd_per_million_tokens: float = Field(10.0, gt=0)   # reserves money until the ledger knows better
     token_budget: int | None = Field(None, ge=1)
     money_budget_usd: float | None = Field(None, gt=0)
     budget_mode: Literal["strict", "forecast"] = "strict"
@@ -129,6 +130,9 @@ class DatasetPlan(Part):
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
         return [value] if isinstance(value, str | Path) else value
+
+    def account_names(self) -> list[str]:
+        return [self.account] if isinstance(self.account, str) else list(self.account)
 
     def lane(self, label: str) -> LanePlan:
         return self.short if label == "short" else self.long
@@ -156,8 +160,9 @@ class Plan(Part):
             if name.lower() in seen:
                 raise ValueError(f"two datasets are called {name!r} but for upper and lower case")
             seen.add(name.lower())
-            if dataset.account not in self.accounts:
-                raise ValueError(f"dataset {name!r} names the account {dataset.account!r}, which the plan does not have")
+            for account in dataset.account_names():
+                if account not in self.accounts:
+                    raise ValueError(f"dataset {name!r} names the account {account!r}, which the plan does not have")
         return self
 
 

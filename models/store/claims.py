@@ -1,0 +1,88 @@
+"""Claim: a worker takes samples, and what they may cost is reserved, in one statement.
+
+Lock order decides deadlocks: samples by id, then datasets by id. The state is judged after the lock, never in the
+look-up, so that a plan made under stale statistics cannot walk a partial index (measured: 8 times the CPU).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+# need: what one claim reserves. Strict: the most it can cost. Forecast: what the life table expects of a new one.
+_CLAIM = text("""
+with wanted as materialized (
+  select * from unnest(cast(:p_ids as bigint[]), cast(:p_accounts as text[])) as w(id, account)),
+seen as materialized (
+  select s.id, s.dataset_id, s.lane, s.state, s.not_before, s.max_tokens, w.account
+  from wanted w join sample s on s.id = w.id order by s.id for no key update of s skip locked),
+due as materialized (
+  select * from seen where state = 0 and (not_before is null or not_before <= clock_timestamp())),
+room as materialized (
+  select d.* from dataset d where d.id = any(array(select distinct dataset_id from due)) and d.state = 0
+  order by d.id for no key update),
+priced as materialized (
+  select s.id, s.dataset_id, s.lane, s.account,
+    coalesce(s.max_tokens, case s.lane when 0 then d.short_max_tokens else d.long_max_tokens end) as max_tokens,
+    case when d.strict then coalesce(s.max_tokens, case s.lane when 0 then d.short_max_tokens else d.long_max_tokens end)
+      else least(coalesce(s.max_tokens, 2147483647), case s.lane when 0 then d.short_expected else d.long_expected end)
+    end as need, d.nusd_per_token,
+    coalesce(d.token_budget - d.stored_tokens - d.reserved_tokens - d.margin_tokens, 9000000000000000000) as tokens_left,
+    coalesce(d.money_budget_nusd - d.spent_nusd - d.reserved_nusd - d.margin_nusd, 9000000000000000000) as nusd_left
+  from due s join room d on d.id = s.dataset_id),
+summed as materialized (
+  select *, sum(need) over w as tokens_upto, sum(need * nusd_per_token) over w as nusd_upto
+  from priced window w as (partition by dataset_id order by id)),
+fit as materialized (select * from summed where tokens_upto <= tokens_left and nusd_upto <= nusd_left),
+held as (
+  update dataset d set reserved_tokens = d.reserved_tokens + x.tokens, reserved_nusd = d.reserved_nusd + x.nusd,
+    running = d.running + x.n
+  from (select dataset_id, count(*) as n, sum(need) as tokens, sum(need * nusd_per_token) as nusd from fit group by 1) x
+  where d.id = x.dataset_id),
+taken as (
+  update sample s set state = 1, fence = s.fence + 1, worker_id = :p_worker, changed_at = clock_timestamp()
+  from fit where s.id = fit.id
+  returning s.id, s.fence, s.key, s.primary_id, s.turn, s.burnt, s.possibly_paid, s.ignore, s.prompt),
+opened as (
+  insert into attempt (sample_id, fence, dataset_id, worker_id, lane, account, reserved_tokens, reserved_nusd)
+  select t.id, t.fence, f.dataset_id, :p_worker, f.lane, f.account, f.need, f.need * f.nusd_per_token
+  from taken t join fit f on f.id = t.id)
+select t.id, t.fence, f.dataset_id, f.lane, t.key, t.primary_id, t.turn, f.max_tokens, t.burnt, t.possibly_paid,
+  t.ignore, t.prompt, p.ids as prefix_ids
+from taken t join fit f on f.id = t.id left join partial p on p.sample_id = t.id and p.exact
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A sample in a worker's hands, valid while its fence is the sample's."""
+
+    id: int
+    fence: int
+    dataset_id: int
+    lane: int
+    key: str
+    primary_id: str
+    turn: int
+    max_tokens: int
+    burnt: int
+    possibly_paid: int
+    ignore: list[str] | None
+    prompt: bytes
+    prefix_ids: bytes | None
+
+
+def claim(connection: Connection, wanted: Sequence[tuple[int, str]], worker_id: int) -> dict[int, Claim]:
+    """Those of `wanted` (sample id, account) that are queued, due, in an open dataset and within its budgets.
+
+    All others are left as they are, and so is a row that another transaction holds at this moment.
+    """
+    unique: dict[int, str] = dict(wanted)
+    rows = connection.execute(
+        _CLAIM, {"p_ids": list(unique), "p_accounts": list(unique.values()), "p_worker": worker_id})
+    return {row.id: Claim(*_values(row)) for row in rows}
+
+
+def _values(row: Any) -> tuple[Any, ...]:
+    return tuple(row)

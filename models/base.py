@@ -1,15 +1,21 @@
 """Engines and connections: how every process of draftmill reaches PostgreSQL."""
 
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from psycopg.types.array import ListBinaryDumper
-from sqlalchemy import Engine, MetaData, create_engine, event
+from sqlalchemy import Connection, Engine, MetaData, create_engine, event
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.orm import DeclarativeBase
 from sqlalchemy.pool import QueuePool
 
 from models.errors import StoreAway, StoreError
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Base(DeclarativeBase):
@@ -48,11 +54,35 @@ def connect(url: str, *, size: int = 4) -> Engine:
     return engine
 
 
-def connect_async(url: str, *, size: int = 6) -> AsyncEngine:
-    """For workers: autocommit, since every verb of theirs is one statement."""
-    engine = create_async_engine(url, pool_size=size, max_overflow=2, isolation_level="AUTOCOMMIT", **_arguments(True))
+def connect_async(url: str, *, size: int = 6, worker: bool = True) -> AsyncEngine:
+    """Autocommit, since every verb of workers, reaper and enqueue is one statement."""
+    engine = create_async_engine(url, pool_size=size, max_overflow=2, isolation_level="AUTOCOMMIT", **_arguments(worker))
     event.listen(engine.sync_engine, "connect", _prepare)
     return engine
+
+
+Verb = Callable[Concatenate[Connection, P], T]
+
+
+async def perform(engine: AsyncEngine, verb: "Verb[P, T]", *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run one of the store's verbs on an own connection; StoreError or StoreAway when it fails."""
+    try:
+        async with engine.connect() as connection:
+            return await connection.run_sync(lambda sync: verb(sync, *args, **kwargs))
+    except DBAPIError as error:
+        raise translated(error) from None
+    except (OSError, PoolTimeout) as error:
+        raise StoreAway(cause=type(error).__name__) from None
+
+
+@contextmanager
+def transaction(engine: Engine) -> Iterator[Connection]:
+    """A transaction whose database errors are ours."""
+    try:
+        with engine.begin() as connection:
+            yield connection
+    except DBAPIError as error:
+        raise translated(error) from None
 
 
 _RETRYABLE = {"40001", "40P01", "55P03", "57014", "57P01", "57P02", "57P03", "53100", "53200", "53300"}

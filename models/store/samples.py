@@ -29,20 +29,17 @@ with new as (
   select :p_dataset, n.key, n.primary_id, n.turn, n.lane, n.max_tokens, n.prompt
   from unnest(cast(:p_keys as text[]), cast(:p_primaries as text[]), cast(:p_turns as int[]), cast(:p_lanes as int[]),
     cast(:p_maxima as int[]), cast(:p_prompts as bytea[])) as n(key, primary_id, turn, lane, max_tokens, prompt)
-  order by n.key on conflict (dataset_id, key) do nothing returning id)
+  order by n.key on conflict (dataset_id, key) do nothing returning id),
+counted as (update dataset set samples = samples + n from (select count(*) as n from new) x where id = :p_dataset and n > 0)
 select count(*) as n from new""")
-_COUNT = text("update dataset set samples = samples + :p_n where id = :p_dataset")
 
 
 def add(connection: Connection, dataset_id: int, batch: Sequence[NewSample]) -> int:
     """Insert those whose key is new; how many. Two producers may add the same rows at once."""
-    n = int(connection.execute(_ADD, {
+    return int(connection.execute(_ADD, {
         "p_dataset": dataset_id, "p_keys": [s.key for s in batch], "p_primaries": [s.primary_id for s in batch],
         "p_turns": [s.turn for s in batch], "p_lanes": [int(s.lane) for s in batch],
         "p_maxima": [s.max_tokens for s in batch], "p_prompts": [s.prompt for s in batch]}).scalar_one())
-    if n:
-        connection.execute(_COUNT, {"p_n": n, "p_dataset": dataset_id})
-    return n
 
 
 _HINTABLE = text("""

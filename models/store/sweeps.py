@@ -88,3 +88,11 @@ delete from worker w where coalesce(stopped_at, died_at) < clock_timestamp() - i
 
 def forget_workers(connection: Connection) -> int:
     return connection.execute(_PURGE_WORKERS).rowcount
+
+
+_HELD = text("select id, fence from sample where worker_id = :p_worker and state = 1")
+
+
+def held_by(connection: Connection, worker_id: int) -> list[tuple[int, int]]:
+    """(sample id, fence) of all that this worker is running, as the database sees it."""
+    return [(row.id, row.fence) for row in connection.execute(_HELD, {"p_worker": worker_id})]

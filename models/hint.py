@@ -5,17 +5,16 @@ lost or doubled at any moment (docs/decisions/0001). It is written here as Celer
 have it, so that a producer loads neither; tests/workers/test_app.py holds it against the real worker.
 """
 
-import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
+from redis import Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
+from redis.retry import Retry
 
 from models.errors import BrokerAway
 from models.states import Lane
@@ -77,50 +76,53 @@ def _message(body: str, tag: str, delivery: dict[str, str], headers: dict[str, A
 
 
 class Hints:
-    """The queues as producers and the reaper see them. Each call ends within `deadline_s` or raises BrokerAway."""
+    """The queues as producers and the reaper see them. Blocking; each call ends within its deadline or raises BrokerAway.
+
+    deadline_s: for one round trip to Redis, of which a call makes one (`send`: one for each 500 hints).
+    """
 
     def __init__(self, redis_url: str, prefix: str, deadline_s: float = 10.0) -> None:
-        self._prefix, self._deadline_s = prefix, deadline_s
-        self._redis: Redis = Redis.from_url(
-            redis_url, socket_timeout=deadline_s, socket_connect_timeout=5, health_check_interval=25,
-            retry=Retry(NoBackoff(), 1),  # a connection that died while idle is opened anew, once
+        self._prefix = prefix
+        self._redis = Redis.from_url(
+            redis_url, socket_timeout=deadline_s, socket_connect_timeout=min(5.0, deadline_s), health_check_interval=25,
+            retry=Retry(NoBackoff(), 0),
         )
 
-    async def send(self, queue: str, dataset: str, lane: Lane, sample_ids: Sequence[int]) -> None:
+    def send(self, queue: str, dataset: str, lane: Lane, sample_ids: Sequence[int]) -> None:
         """Append hints. After BrokerAway some may have been sent: harmless, send them again later."""
-        for start in range(0, len(sample_ids), BATCH):
-            hints = [hint(queue, dataset, lane, i) for i in sample_ids[start:start + BATCH]]
-            async with self._broker() as redis:
-                await redis.lpush(self._prefix + queue, *hints)
+        with _broker():
+            for start in range(0, len(sample_ids), BATCH):
+                hints = [hint(queue, dataset, lane, i) for i in sample_ids[start:start + BATCH]]
+                self._redis.lpush(self._prefix + queue, *hints)
 
-    async def lengths(self, queues: Iterable[str]) -> dict[str, int]:
+    def lengths(self, queues: Iterable[str]) -> dict[str, int]:
         """Hints that wait in each queue; an unknown queue has 0."""
         names = list(queues)
-        async with self._broker() as redis, redis.pipeline(transaction=False) as pipeline:
+        with _broker(), self._redis.pipeline(transaction=False) as pipeline:
             for name in names:
                 pipeline.llen(self._prefix + name)
-            return dict(zip(names, await pipeline.execute(), strict=True))
+            return dict(zip(names, pipeline.execute(), strict=True))
 
-    async def purge(self, queue: str) -> None:
+    def purge(self, queue: str) -> None:
         """Drop the waiting hints of a queue. Its samples stay queued in the database."""
-        async with self._broker() as redis:
-            await redis.unlink(self._prefix + queue)
+        with _broker():
+            self._redis.unlink(self._prefix + queue)
 
-    async def cancel(self, queue: str) -> None:
+    def cancel(self, queue: str) -> None:
         """Ask every worker to stop consuming a queue now; each would find out by itself within seconds."""
         body = json.dumps({"method": "cancel_consumer", "arguments": {"queue": queue}, "destination": None})
-        async with self._broker() as redis:
-            database = redis.connection_pool.connection_kwargs.get("db") or 0
-            message = _message(body, os.urandom(8).hex(), {"exchange": CONTROL, "routing_key": ""}, {"clock": 0})
-            await redis.publish(f"{self._prefix}/{database}.{CONTROL}", message)
+        database = self._redis.connection_pool.connection_kwargs.get("db") or 0
+        message = _message(body, os.urandom(8).hex(), {"exchange": CONTROL, "routing_key": ""}, {"clock": 0})
+        with _broker():
+            self._redis.publish(f"{self._prefix}/{database}.{CONTROL}", message)
 
-    async def close(self) -> None:
-        await self._redis.aclose()
+    def close(self) -> None:
+        self._redis.close()
 
-    @asynccontextmanager
-    async def _broker(self) -> AsyncIterator[Redis]:
-        try:
-            async with asyncio.timeout(self._deadline_s):
-                yield self._redis
-        except (RedisError, OSError, TimeoutError) as error:
-            raise BrokerAway(cause=f"{type(error).__name__}: {error}") from error
+
+@contextmanager
+def _broker() -> Iterator[None]:
+    try:
+        yield
+    except (RedisError, OSError) as error:
+        raise BrokerAway(cause=f"{type(error).__name__}: {error}") from error

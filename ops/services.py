@@ -1,7 +1,7 @@
 """The embedded services of one home: Valkey and PostgreSQL, for whoever has set no URLs.
 
     home/services.json   URLs with their generated passwords (0600), ports, process ids
-    home/valkey, home/postgres, home/logs, home/run
+    home/valkey, home/postgres (or "postgres_base" of services.json), home/logs, home/run
 
 Data, passwords and, where they are still free, ports outlive a restart. One process at a time may run them (a lock).
 """
@@ -111,7 +111,8 @@ def _locked(path: Path) -> IO[str]:
 
 def _planned(home: Path, known: dict[str, Any], lock: IO[str]) -> Services:
     ports = known.get("ports", {})
-    base = Path(known["postgres_base"]) if "postgres_base" in known else postgres.place(home)
+    elsewhere = known.get("postgres_base")
+    base = Path(elsewhere) if elsewhere else home if (home / "postgres").exists() else postgres.place(home)
     pg = Postgres(home, base, _port(ports.get("postgres")), _password(known.get("database_url")))
     if "database_url" not in known and pg.data.exists():
         raise ServiceError(service="postgres", cause=f"has data in {pg.data}, but {SERVICES} with its password is gone")
@@ -169,7 +170,7 @@ def _write(services: Services) -> None:
         "database_url": services.database_url, "redis_url": services.redis_url,
         "flower_password": services.flower_password,
         "ports": {name: server.port for name, server in servers.items()}, "pids": services.pids,
-        "postgres_base": str(pg.base) if isinstance(pg, Postgres) else "",
+        "postgres_base": str(pg.base) if isinstance(pg, Postgres) and pg.base != services.home else None,
     }
     new = services.home / f"{SERVICES}.new"
     new.unlink(missing_ok=True)

@@ -1,0 +1,157 @@
+"""The story of one sample, as a worker lives it.
+
+    hint -> a slot of the account -> claim -> the provider is asked -> verdict -> ids and grade -> settle
+
+Nothing is asked without a committed claim, and whatever was asked is settled: also when this process is told to stop.
+"""
+
+import asyncio
+import random
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import structlog
+
+from models import blob
+from models.plan import Account
+from models.sampling import drawn
+from models.states import DatasetState, Event, Lane
+from models.store.claims import Claim
+from models.store.datasets import NUSD, Dataset
+from models.store.settlements import Settlement
+from workers.ledger import Ledger
+from workers.limiter import Limiter, Outcome
+from workers.providers.base import Ask, Exchange, Limits, Provider
+from workers.rebuild import Rebuilder
+from workers.verdict import Action, History, Scope, Verdict, judge
+
+log = structlog.get_logger()
+SLOWEST_TOKENS_PER_S = 8.0     # a call gets max_tokens at this speed, and a minute: 22 and 35 minutes in the usual lanes
+SLOT_WAIT_S = 120.0            # then the hint ends; the reaper sends another
+PROBE_EVERY_S = 20.0
+
+
+@dataclass(slots=True)
+class Endpoint:
+    """An account as this worker uses it."""
+
+    name: str
+    account: Account
+    provider: Provider
+    limiter: Limiter
+
+
+class Mill(Protocol):
+    """What the story needs of the process it runs in."""
+
+    ledger: Ledger
+    rebuilder: Rebuilder
+
+    def dataset(self, name: str) -> Dataset | None: ...
+    def endpoint(self, dataset: Dataset, sample_id: int) -> Endpoint: ...
+    async def close(self, dataset: Dataset, reason: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    dataset: Dataset
+    endpoint: Endpoint
+    claim: Claim
+    prompt: dict[str, Any]
+    ask: Ask
+
+
+async def generate(mill: Mill, sample_id: int, dataset_name: str) -> str:
+    """The code of what became of the sample, for the log: `ok`, `not_claimed`, `http_500`, ..."""
+    dataset = mill.dataset(dataset_name)
+    if dataset is None or dataset.state is DatasetState.CLOSED:
+        return "closed"
+    endpoint = mill.endpoint(dataset, sample_id)
+    if not await endpoint.limiter.acquire(SLOT_WAIT_S):
+        return "no_slot"
+    outcome = Outcome.NONE
+    try:
+        claim = await mill.ledger.claim(sample_id, endpoint.name)
+        if claim is None:
+            return "not_claimed"
+        try:
+            work = await _prepare(mill, dataset, endpoint, claim)
+            exchange = await endpoint.provider.ask(work.ask)
+            verdict = judge(work.ask, exchange, _history(claim, dataset))
+        except asyncio.CancelledError:
+            await asyncio.shield(mill.ledger.settle(_released(claim)))
+            raise
+        outcome = _outcome(verdict)
+    finally:
+        endpoint.limiter.release(outcome)
+    await _through(_finish(mill, work, exchange, verdict))
+    return verdict.code
+
+
+async def _through(ending: Any) -> None:
+    """A paid answer is written even when the process is told to stop meanwhile."""
+    task = asyncio.ensure_future(ending)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await task
+        raise
+
+
+async def _prepare(mill: Mill, dataset: Dataset, endpoint: Endpoint, claim: Claim) -> Work:
+    prompt = blob.unpack_json(claim.prompt)
+    plan = dataset.plan
+    lane = plan.lane(Lane(claim.lane).label)
+    sampling = drawn(plan.sampling, claim.key)
+    effort = sampling.pop("reasoning_effort", None)
+    prompt_ids = await mill.rebuilder.prompt_ids(plan, claim.id, prompt)
+    prefix = None if claim.prefix_ids is None or endpoint.account.kind == "openrouter" else blob.unpack_ids(claim.prefix_ids)
+    ask = Ask(
+        model=plan.model, messages=prompt["messages"], tools=prompt.get("tools"), max_tokens=claim.max_tokens,
+        sampling=sampling, routing=plan.routing.body(),
+        reasoning={**(plan.reasoning or {}), **({"effort": effort} if effort else {})} or None,
+        thinking=plan.thinking, thinking_key=mill.rebuilder.thinking_key(plan), ignore=tuple(claim.ignore or ()),
+        stream=lane.stream, limits=Limits(total_s=claim.max_tokens / SLOWEST_TOKENS_PER_S + 60.0),
+        prompt_ids=prompt_ids, prefix_ids=prefix, expected_prompt_tokens=None if prompt_ids is None else len(prompt_ids))
+    return Work(dataset, endpoint, claim, prompt, ask)
+
+
+def _history(claim: Claim, dataset: Dataset) -> History:
+    return History(burnt=claim.burnt, possibly_paid=claim.possibly_paid, lane=Lane(claim.lane).label,
+                   may_promote=dataset.plan.promote and claim.lane == Lane.SHORT)
+
+
+def _outcome(verdict: Verdict) -> Outcome:
+    if verdict.action in (Action.DONE, Action.PROMOTE):
+        return Outcome.OK
+    if verdict.action is Action.SNOOZE and verdict.scope in (Scope.ACCOUNT, Scope.PROVIDER):
+        return Outcome.NONE if verdict.halts else Outcome.REFUSED
+    return Outcome.BROKEN if verdict.action is Action.RETRY and not verdict.billed.completion_tokens else Outcome.OK
+
+
+async def _finish(mill: Mill, work: Work, exchange: Exchange, verdict: Verdict) -> None:
+    stored = next_turn = None
+    if verdict.answer is not None and verdict.action in (Action.DONE, Action.PROMOTE):
+        stored, next_turn = await mill.rebuilder.stored(work, exchange, verdict)
+    await mill.ledger.settle(_settlement(work, exchange, verdict, stored, next_turn))
+    if verdict.halts and verdict.scope is Scope.DATASET:
+        await mill.close(work.dataset, verdict.code)
+    elif verdict.halts and verdict.scope is Scope.ACCOUNT:
+        await work.endpoint.limiter.pause(verdict.code, PROBE_EVERY_S)
+
+
+def _released(claim: Claim) -> Settlement:
+    """A call cut short by our own stop: the provider may go on and bill it, so an estimate is booked."""
+    return Settlement(claim.id, claim.fence, Event.RELEASE, "shutdown", basis="estimate", possibly_paid=True)
+
+
+def _settlement(work: Work, exchange: Exchange, verdict: Verdict, stored: Any, next_turn: Any) -> Settlement:
+    billed, answer = verdict.billed, verdict.answer
+    return Settlement(
+        id=work.claim.id, fence=work.claim.fence, event=Event(verdict.action.value), code=verdict.code,
+        wait_s=random.uniform(*verdict.wait_s), burns=verdict.burns, possibly_paid=verdict.possibly_paid,
+        ignore=verdict.ignore_provider or None, basis=billed.basis, prompt_tokens=billed.prompt_tokens,
+        completion_tokens=billed.completion_tokens, cost_nusd=round(billed.cost_usd * NUSD),
+        provider=answer.provider if answer else "", quantization=answer.quantization if answer else "",
+        model=answer.model if answer else "", generation_id=answer.generation_id if answer else "",
+        status=exchange.status, latency_ms=round(exchange.elapsed_s * 1000), stored=stored, next_turn=next_turn)

@@ -1,0 +1,127 @@
+"""The one leading process that tidies up: budgets, dead workers, queues. Admission needs none of it to be right.
+
+`reap_once` does one round and returns counts; `reap` leads under an advisory lock and repeats it.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from models.base import connect_async, perform
+from models.errors import BrokerAway, StoreError
+from models.hint import Hints, queue_of
+from models.settings import Settings
+from models.states import Closed, DatasetState, Lane
+from models.store import datasets, forecasts, sweeps
+from models.store.datasets import Dataset
+from models.window import top_up
+
+log = structlog.get_logger()
+FOLLOW_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one round did."""
+
+    closed: int = 0
+    dead: int = 0
+    rescued: int = 0
+    hinted: int = 0
+
+
+class Reaper:
+    def __init__(self, settings: Settings, engine: AsyncEngine, hints: Hints) -> None:
+        self._settings, self._engine, self._hints = settings, engine, hints
+        self._purged: set[str] = set()     # queues of closed datasets that hold no hints of ours any more
+        self.totals: Counter[str] = Counter()
+
+    async def reap_once(self) -> Round:
+        """One round. StoreError when the database fails it; a broker that is away only delays hints."""
+        dead = await perform(self._engine, sweeps.bury, self._settings.dead_after_s)
+        rescued = await perform(self._engine, sweeps.rescue)
+        await perform(self._engine, forecasts.refresh)
+        ended = await perform(self._engine, datasets.at_budget)
+        closed = await self._close(ended)
+        hinted = 0
+        try:
+            hinted = await self._tend_queues(await perform(self._engine, datasets.every))
+        except BrokerAway as error:
+            log.warning("broker_away", cause=str(error))
+        done = Round(closed, dead, rescued, hinted)
+        self.totals.update(closed=closed, dead=dead, rescued=rescued, hinted=hinted)
+        return done
+
+    async def _close(self, ended: Mapping[int, Closed]) -> int:
+        closed = 0
+        for dataset_id, reason in ended.items():
+            if await perform(self._engine, datasets.close, dataset_id, reason):
+                closed += 1
+                log.info("dataset_closed", dataset=dataset_id, reason=str(reason))
+        return closed
+
+    async def _tend_queues(self, known: list[Dataset]) -> int:
+        for dataset in known:
+            for queue in (queue_of(lane, dataset.name) for lane in Lane):
+                if dataset.state is DatasetState.OPEN:
+                    self._purged.discard(queue)
+                elif queue not in self._purged:
+                    await self._hints.cancel(queue)
+                    await self._hints.purge(queue)
+                    self._purged.add(queue)
+        open_ones = [d for d in known if d.state is DatasetState.OPEN]
+        return await top_up(self._engine, self._hints, open_ones, self._settings.hint_window) if open_ones else 0
+
+
+async def reap(settings: Settings, stop: asyncio.Event) -> None:
+    """Lead while this process can, follow while another does, until `stop`."""
+    assert settings.database_url is not None
+    assert settings.redis_url is not None
+    engine = connect_async(settings.database_url.get_secret_value(), size=3, worker=False)
+    hints = Hints(settings.redis_url.get_secret_value(), settings.key_prefix)
+    reaper = Reaper(settings, engine, hints)
+    try:
+        while not stop.is_set():
+            try:
+                await _lead(reaper, engine, settings, stop)
+            except StoreError as error:
+                log.warning("reaper_waits", cause=str(error))
+            await _sleep(stop, FOLLOW_S)
+    finally:
+        await hints.close()
+        await engine.dispose()
+
+
+async def _lead(reaper: Reaper, engine: AsyncEngine, settings: Settings, stop: asyncio.Event) -> None:
+    """Rounds for as long as the lock's own connection lives: a leader that lost it must not go on."""
+    async with engine.connect() as lock:
+        if not await _leads(lock):
+            return
+        log.info("reaper_leads")
+        while not stop.is_set() and await _leads(lock):
+            done = await reaper.reap_once()
+            if done != Round(hinted=done.hinted):
+                log.info("reaped", closed=done.closed, dead=done.dead, rescued=done.rescued, hinted=done.hinted)
+            await _sleep(stop, settings.reap_every_s)
+
+
+async def _leads(connection: AsyncConnection) -> bool:
+    from sqlalchemy.exc import DBAPIError
+
+    from models.base import translated
+    try:
+        return await connection.run_sync(sweeps.lead)
+    except DBAPIError as error:
+        raise translated(error) from None
+
+
+async def _sleep(stop: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await stop.wait()
+    except TimeoutError:
+        pass

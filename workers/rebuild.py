@@ -1,0 +1,112 @@
+"""From a reply to a stored row: prompt ids, completion ids and their grade, off the event loop.
+
+Everything here that could end the process runs while its sample is in `hands`.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Lock
+from time import monotonic
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from models import blob
+from models.answer import Answer
+from models.blob import Ids
+from models.conversation import Next, next_turn
+from models.plan import DatasetPlan
+from models.store.settlements import NextTurn, Stored
+from models.tokens import profile
+from models.tokens.calibrate import Convention
+from models.tokens.model import Model
+from models.tokens.row import Row
+from workers.hands import Hands
+
+if TYPE_CHECKING:
+    from workers.generate import Work
+from workers.providers.base import Exchange
+from workers.verdict import Verdict
+
+T = TypeVar("T")
+# (profile, model, provider, finish reason) -> its convention
+Conventions = Mapping[tuple[str, str, str, str], Convention]
+
+
+class Rebuilder:
+    """The token side of a worker. `wait_s`: how long the last job waited for a thread; add a worker when it grows."""
+
+    def __init__(self, hands: Hands, threads: int, home: Path) -> None:
+        self._hands, self._home = hands, home
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="tokens")
+        self._models: dict[str, Model] = {}
+        self._opening = Lock()
+        self.conventions: Conventions = {}
+        self.wait_s = 0.0
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def model(self, name: str) -> Model:
+        """Opened once a process; ProfileError when its files or ids do not resolve."""
+        with self._opening:
+            if name not in self._models:
+                self._models[name] = Model.open(profile.load(name, self._home))
+            return self._models[name]
+
+    async def open(self, name: str) -> None:
+        await self._off_loop(0, lambda: self.model(name))
+
+    def thinking_key(self, plan: DatasetPlan) -> str:
+        return self._models[plan.profile].thinking_key
+
+    async def prompt_ids(self, plan: DatasetPlan, sample_id: int, prompt: dict[str, Any]) -> Ids:
+        """As the engine would see the prompt: int32[n]."""
+        return await self._off_loop(sample_id, lambda: self.model(plan.profile).prompt_ids(
+            prompt["messages"], prompt.get("tools"), plan.thinking))
+
+    async def stored(self, work: "Work", exchange: Exchange, verdict: Verdict) -> tuple[Stored, NextTurn | None]:
+        return await self._off_loop(work.claim.id, lambda: self._stored(work, exchange, verdict))
+
+    async def _off_loop(self, sample_id: int, job: Callable[[], T]) -> T:
+        asked = monotonic()
+
+        def held() -> T:
+            self.wait_s = monotonic() - asked
+            with self._hands.hold(sample_id):
+                return job()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, held)
+
+    def _stored(self, work: "Work", exchange: Exchange, verdict: Verdict) -> tuple[Stored, NextTurn | None]:
+        answer, plan = verdict.answer, work.dataset.plan
+        assert answer is not None
+        model = self.model(plan.profile)
+        prompt_ids = work.ask.prompt_ids if work.ask.prompt_ids is not None else model.prompt_ids(
+            work.prompt["messages"], work.prompt.get("tools"), plan.thinking)
+        convention = self.conventions.get((plan.profile, plan.model, answer.provider, answer.finish_reason))
+        row = model.row(answer, prompt_ids, convention=convention, truncated=verdict.truncated)
+        return _stored(work, exchange, verdict, answer, row), _next(work, answer, verdict)
+
+
+def _stored(work: "Work", exchange: Exchange, verdict: Verdict, answer: Answer, row: Row) -> Stored:
+    return Stored(
+        grade=int(row.grade), version=row.version, trainable=verdict.trainable and row.grade > 0,
+        truncated=verdict.truncated, finish_reason=answer.finish_reason, model=answer.model or work.ask.model,
+        account=work.endpoint.name, fingerprint=work.dataset.fingerprint,
+        sampling=json.dumps({**work.ask.sampling, **({"reasoning": work.ask.reasoning} if work.ask.reasoning else {})}),
+        n_prompt=len(row.prompt_ids), n_tokens=len(row.completion_ids),
+        spans=json.dumps([[s.kind, s.start, s.end] for s in row.spans]),
+        prompt_ids=blob.pack_ids(row.prompt_ids), ids=blob.pack_ids(row.completion_ids), raw=blob.pack_raw(exchange.body),
+        candidates=min(row.candidates, 32_000), rule=row.rule, reason=row.reason, delta=row.delta,
+        prompt_delta=row.prompt_delta, flags=",".join(sorted(verdict.flags)))
+
+
+def _next(work: "Work", answer: Answer, verdict: Verdict) -> NextTurn | None:
+    if work.dataset.plan.turns != "all" or not work.prompt.get("later"):
+        return None
+    following = next_turn(work.claim.primary_id, work.prompt, answer.content, answer.reasoning, answer.tool_calls,
+                          verdict.truncated)
+    if not isinstance(following, Next):
+        return None
+    return NextTurn(following.key, following.document["turn"], work.claim.lane, blob.pack_json(following.document))

@@ -66,9 +66,24 @@ Verb = Callable[Concatenate[Connection, P], T]
 
 async def perform(engine: AsyncEngine, verb: "Verb[P, T]", *args: P.args, **kwargs: P.kwargs) -> T:
     """Run one of the store's verbs on an own connection; StoreError or StoreAway when it fails."""
-    try:
+    with _translating():
         async with engine.connect() as connection:
             return await connection.run_sync(lambda sync: verb(sync, *args, **kwargs))
+
+
+async def perform_whole(engine: AsyncEngine, verb: "Verb[P, T]", *args: P.args, **kwargs: P.kwargs) -> T:
+    """As `perform`, for a verb of several statements that belong into one transaction."""
+    with _translating():
+        async with engine.connect() as connection:
+            await connection.execution_options(isolation_level="READ COMMITTED")
+            async with connection.begin():
+                return await connection.run_sync(lambda sync: verb(sync, *args, **kwargs))
+
+
+@contextmanager
+def _translating() -> Iterator[None]:
+    try:
+        yield
     except DBAPIError as error:
         raise translated(error) from None
     except (OSError, PoolTimeout) as error:
@@ -78,11 +93,8 @@ async def perform(engine: AsyncEngine, verb: "Verb[P, T]", *args: P.args, **kwar
 @contextmanager
 def transaction(engine: Engine) -> Iterator[Connection]:
     """A transaction whose database errors are ours."""
-    try:
-        with engine.begin() as connection:
-            yield connection
-    except DBAPIError as error:
-        raise translated(error) from None
+    with _translating(), engine.begin() as connection:
+        yield connection
 
 
 _RETRYABLE = {"40001", "40P01", "55P03", "57014", "57P01", "57P02", "57P03", "53100", "53200", "53300"}

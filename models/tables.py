@@ -169,7 +169,7 @@ class Completion(Base):
     raw: Mapped[bytes] = mapped_column(LargeBinary)
     created_at: Mapped[datetime] = mapped_column(Time, server_default=NOW)
 
-    __table_args__ = (Index("completion_dataset", "dataset_id", "sample_id"),)
+    __table_args__ = (Index("completion_dataset", "dataset_id", "sample_id", postgresql_include=["grade"]),)
 
 
 class Partial(Base):

@@ -78,7 +78,11 @@ def run_worker(settings: Settings, lane: Lane, concurrency: int, name: str, gene
         await life.startup()
         watchdog.start()
 
-    app = make_app(settings, generate, replace(life, startup=startup))
+    async def shutdown() -> None:
+        await life.shutdown()
+        await watchdog.close()
+
+    app = make_app(settings, generate, replace(life, startup=startup, shutdown=shutdown))
     app.conf.task_queues = [queue(lane.label)]
     setup_logging.connect(_keep_logging)
     worker = Worker(

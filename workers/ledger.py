@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from models.base import perform
 from models.errors import StoreAway, StoreError
-from models.states import Event
+from models.states import Event, Lane
 from models.store import claims, settlements, sweeps
 from models.store.claims import Claim
 from models.store.settlements import Settlement
@@ -79,8 +79,8 @@ class Batcher(Generic[In, Out]):
 class Ledger:
     """A worker's hand on the store. `held`: samples between their claim and their settlement."""
 
-    def __init__(self, engine: AsyncEngine, worker_id: int, spool: Spool) -> None:
-        self._engine, self._worker_id, self._spool = engine, worker_id, spool
+    def __init__(self, engine: AsyncEngine, worker_id: int, lane: Lane, spool: Spool) -> None:
+        self._engine, self._worker_id, self._lane, self._spool = engine, worker_id, lane, spool
         self._claims: Batcher[tuple[int, str], Claim | None] = Batcher(self._claim, self._unclaimed)
         self._settlements: Batcher[Settlement, bool] = Batcher(self._settle)
         self._tasks: list[asyncio.Task[None]] = []
@@ -105,6 +105,10 @@ class Ledger:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def rejoin(self, worker_id: int) -> None:
+        """Claim under another name from now on; what is held keeps its fences and will be refused by them."""
+        self._worker_id = worker_id
+
     async def claim(self, sample_id: int, account: str) -> Claim | None:
         """The sample, or None when it is done, running elsewhere, not due, its dataset closed or its budget full.
 
@@ -122,7 +126,7 @@ class Ledger:
             self.held.pop(settlement.id, None)
 
     async def _claim(self, wanted: list[tuple[int, str]]) -> list[Claim | None]:
-        taken = await self._patiently(lambda: perform(self._engine, claims.claim, wanted, self._worker_id))
+        taken = await self._patiently(lambda: perform(self._engine, claims.claim, wanted, self._worker_id, self._lane))
         for claim in taken.values():
             self.held[claim.id] = claim.fence
         return [taken.pop(sample_id, None) for sample_id, _ in wanted]

@@ -34,18 +34,22 @@ async def _nothing() -> None:
     pass
 
 
+async def _no_queues() -> set[str]:
+    return set()
+
+
 @dataclass(frozen=True, slots=True)
 class Life:
     """What happens on the pool's loop around the tasks; an app carries it as `app.life`.
 
     startup: awaited before the first hint is taken; an exception ends the worker with exit code 1.
-    wanted_queues: the queues to consume from, asked every other second in a thread; an exception leaves them as they are.
+    wanted_queues: the queues to consume from, asked every other second; an exception leaves them as they are.
     shutdown: awaited after the last task has ended.
     grace_s: how long tasks may go on after a stop; then they are cancelled and have cancel_grace_s to clean up.
     """
 
     startup: Callable[[], Awaitable[None]] = _nothing
-    wanted_queues: Callable[[], set[str]] = set
+    wanted_queues: Callable[[], Awaitable[set[str]]] = _no_queues
     shutdown: Callable[[], Awaitable[None]] = _nothing
     grace_s: float = 30.0
     cancel_grace_s: float = 10.0

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import structlog
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from models.base import connect_async, perform
+from models.base import connect_async, perform, perform_whole, translated
 from models.errors import BrokerAway, StoreError
 from models.hint import Hints, queue_of
 from models.settings import Settings
@@ -44,7 +45,7 @@ class Reaper:
         """One round. StoreError when the database fails it; a broker that is away only delays hints."""
         dead = await perform(self._engine, sweeps.bury, self._settings.dead_after_s)
         rescued = await perform(self._engine, sweeps.rescue)
-        await perform(self._engine, forecasts.refresh)
+        await perform_whole(self._engine, forecasts.refresh)
         ended = await perform(self._engine, datasets.at_budget)
         closed = await self._close(ended)
         hinted = 0
@@ -110,9 +111,6 @@ async def _lead(reaper: Reaper, engine: AsyncEngine, settings: Settings, stop: a
 
 
 async def _leads(connection: AsyncConnection) -> bool:
-    from sqlalchemy.exc import DBAPIError
-
-    from models.base import translated
     try:
         return await connection.run_sync(sweeps.lead)
     except DBAPIError as error:

@@ -1,6 +1,7 @@
 """Which queues a worker consumes from: those of its lane's open datasets, asked for while it runs."""
 
-from concurrent.futures import Future, ThreadPoolExecutor
+import asyncio
+from concurrent.futures import Future
 from typing import Any
 
 import structlog
@@ -10,6 +11,7 @@ from kombu.entity import Queue
 log = structlog.get_logger(__name__)
 
 ASK_EVERY_S = 2.0
+ANSWER_WITHIN_S = 20.0
 
 
 def queue(name: str) -> Queue:
@@ -18,7 +20,7 @@ def queue(name: str) -> Queue:
 
 
 class Subscription(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Runs on the hub thread and asks in a thread of its own, so that a slow database stops nothing.
+    """Runs on the hub thread and asks on the pool's loop, so that a slow answer stops neither.
 
     Celery keeps added queues over a reconnect; a cancelled queue's hint that was already under way goes back to its list.
     """
@@ -28,7 +30,6 @@ class Subscription(bootsteps.StartStopStep):  # type: ignore[misc]
     def __init__(self, consumer: Any, **options: Any) -> None:
         super().__init__(consumer, **options)
         self._always = frozenset(consumer.app.amqp.queues)
-        self._thread = ThreadPoolExecutor(1, "subscription")
         self._asked: Future[set[str]] | None = None
 
     def register_with_event_loop(self, consumer: Any, hub: Any) -> None:
@@ -38,8 +39,14 @@ class Subscription(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def _ask(self, consumer: Any, hub: Any) -> None:
         if self._asked is None or self._asked.done():
-            self._asked = self._thread.submit(consumer.app.life.wanted_queues)
+            self._asked = asyncio.run_coroutine_threadsafe(self._wanted(consumer), consumer.pool.loop)
             self._asked.add_done_callback(lambda answer: hub.call_soon(self._apply, consumer, answer))
+
+    @staticmethod
+    async def _wanted(consumer: Any) -> set[str]:
+        async with asyncio.timeout(ANSWER_WITHIN_S):
+            wanted: set[str] = await consumer.app.life.wanted_queues()
+            return wanted
 
     def _apply(self, consumer: Any, answer: "Future[set[str]]") -> None:
         if answer.cancelled() or consumer.blueprint.state != bootsteps.RUN or not consumer.task_consumer:

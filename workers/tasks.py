@@ -12,13 +12,13 @@ import structlog
 from redis.asyncio import Redis
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from models.base import connect_async, perform
+from models.base import connect_async, perform, perform_whole
 from models.errors import SettingsError, StoreError
 from models.hint import queue_of
 from models.plan import Account
 from models.settings import Settings
 from models.states import DatasetState, Lane
-from models.store import calibrations, datasets, settlements, sweeps
+from models.store import calibrations, datasets, forecasts, settlements, sweeps
 from models.store.datasets import Dataset
 from workers import spool
 from workers.app import run_worker
@@ -41,7 +41,7 @@ class Worker:
 
     def __init__(self, settings: Settings, lane: Lane, concurrency: int, name: str) -> None:
         if settings.database_url is None or settings.redis_url is None:
-            raise SettingsError(cause="a worker needs DRAFTMILL_DATABASE_URL and DRAFTMILL_REDIS_URL, or a running `draftmill up`")
+            raise SettingsError(cause="a worker needs DRAFTMILL_DATABASE_URL and DRAFTMILL_REDIS_URL, or a running `up`")
         self._settings, self._lane, self._concurrency, self._name = settings, lane, concurrency, name
         self._database_url, self._redis_url = settings.database_url.get_secret_value(), settings.redis_url.get_secret_value()
         self._datasets: dict[str, Dataset] = {}
@@ -63,7 +63,7 @@ class Worker:
         self._spool = Spool(self._settings.home / "spool", str(self.id))
         self._hands = Hands(self._settings.home / "hands", self.id)
         self.rebuilder = Rebuilder(self._hands, self._settings.token_threads, self._settings.home)
-        self.ledger = Ledger(self._engine, self.id, self._spool)
+        self.ledger = Ledger(self._engine, self.id, self._lane, self._spool)
         self.ledger.start()
         await self._look()
         for every_s, duty in ((LOOK_EVERY_S, self._look), (self._settings.heartbeat_s, self._beat)):
@@ -169,6 +169,7 @@ class Worker:
             if dataset.plan.profile not in self.rebuilder.opened:
                 await self.rebuilder.open(dataset.plan.profile)
         self._datasets = {d.name: d for d in known}
+        await perform_whole(self._engine, forecasts.refresh)   # whoever sees that it is due: no reaper is needed
         if monotonic() - self._calibrated_at > CALIBRATIONS_EVERY_S:
             self.rebuilder.conventions = await perform(self._engine, calibrations.newest)
             self._calibrated_at = monotonic()

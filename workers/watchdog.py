@@ -31,8 +31,11 @@ class Watchdog:
         self._every_s = deaf_after_s / self.CHECKS
 
     def start(self) -> None:
-        """The task ends with the loop."""
         self._task = asyncio.create_task(self._run())
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await self._hints.close()
 
     async def _run(self) -> None:
         stalled, taken = 0, -1
@@ -47,7 +50,7 @@ class Watchdog:
 
     async def _waiting(self) -> bool:
         try:
-            return any((await asyncio.to_thread(self._hints.lengths, self._queues())).values())
+            return any((await self._hints.lengths(self._queues())).values())
         except BrokerAway:
             return False
 

@@ -6,9 +6,10 @@ look-up, so that a plan made under stale statistics cannot walk a partial index 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import Connection, text
+
+from models.states import Lane
 
 # need: what one claim reserves. Strict: the most it can cost. Forecast: what the life table expects of a new one.
 _CLAIM = text("""
@@ -18,7 +19,7 @@ seen as materialized (
   select s.id, s.dataset_id, s.lane, s.state, s.not_before, s.max_tokens, w.account
   from wanted w join sample s on s.id = w.id order by s.id for no key update of s skip locked),
 due as materialized (
-  select * from seen where state = 0 and (not_before is null or not_before <= clock_timestamp())),
+  select * from seen where state = 0 and lane = :p_lane and (not_before is null or not_before <= clock_timestamp())),
 room as materialized (
   select d.* from dataset d where d.id = any(array(select distinct dataset_id from due)) and d.state = 0
   order by d.id for no key update),
@@ -73,16 +74,13 @@ class Claim:
     prefix_ids: bytes | None
 
 
-def claim(connection: Connection, wanted: Sequence[tuple[int, str]], worker_id: int) -> dict[int, Claim]:
-    """Those of `wanted` (sample id, account) that are queued, due, in an open dataset and within its budgets.
+def claim(connection: Connection, wanted: Sequence[tuple[int, str]], worker_id: int, lane: Lane) -> dict[int, Claim]:
+    """Those of `wanted` (sample id, account) that are queued in this lane, due, in an open dataset and within its budgets.
 
     All others are left as they are, and so is a row that another transaction holds at this moment.
     """
     unique: dict[int, str] = dict(wanted)
     rows = connection.execute(
-        _CLAIM, {"p_ids": list(unique), "p_accounts": list(unique.values()), "p_worker": worker_id})
-    return {row.id: Claim(*_values(row)) for row in rows}
-
-
-def _values(row: Any) -> tuple[Any, ...]:
-    return tuple(row)
+        _CLAIM, {"p_ids": list(unique), "p_accounts": list(unique.values()), "p_worker": worker_id,
+                 "p_lane": int(lane)})
+    return {row.id: Claim(*row) for row in rows}

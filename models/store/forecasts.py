@@ -19,13 +19,13 @@ select id, short_max_tokens, long_max_tokens, stored_tokens, spent_nusd, billed_
   money_budget_nusd
 from dataset where not strict and state = 0 and (forecast_at is null or forecast_at < clock_timestamp() - interval '0.9 s')
 order by id for no key update skip locked""")
-# Ended attempts by lane and size: finished below the cap, at the cap, or cut short. The newest 20,000 tell the present.
+# Ended attempts by lane and size: finished below the cap, at the cap, or cut short. The newest 5,000 tell the present.
 _ENDED = text("""
 select lane, action, least(completion_tokens, 1000000) as tokens, count(*) as n,
   sum(extract(epoch from ended_at - started_at)) as seconds
 from (select lane, action, completion_tokens, ended_at, started_at from attempt
       where dataset_id = :p_dataset and ended_at is not null and completion_tokens > 0
-      order by ended_at desc limit 20000) a
+      order by ended_at desc limit 5000) a
 group by 1, 2, 3""")
 _RUNNING = text("""
 select lane, extract(epoch from clock_timestamp() - started_at) as seconds from attempt
@@ -51,7 +51,8 @@ class _Seen:
         bounds = edges(self.cap)
         rate = self.tokens / self.seconds if self.seconds else 0.0
         so_far = [min(s * rate, self.cap * 0.999) for s in self.running_s]
-        return forecast(self.cap, counted(self.sizes, bounds), self.capped, counted(self.cut, bounds), counted(so_far, bounds))
+        finished, cut, running = (counted(sizes, bounds) for sizes in (self.sizes, self.cut, so_far))
+        return forecast(self.cap, finished, self.capped, cut, running)
 
 
 def refresh(connection: Connection) -> int:

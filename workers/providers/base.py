@@ -5,7 +5,7 @@
 A provider never raises for what the other side or the network did: that is an Exchange with a `fault`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
@@ -25,7 +25,10 @@ class Fault(StrEnum):
     CUT = "cut"                        # body shorter than promised, or a compressed body without its end
     IDLE = "idle"                      # no data for too long
     DEADLINE = "deadline"              # the total deadline of the attempt
-    PROTOCOL = "protocol"              # not HTTP, or a decoding error
+    PROTOCOL = "protocol"              # not HTTP
+    ENCODING = "encoding"              # a Content-Encoding that the body does not have, or that nobody asked for
+    TOO_LARGE = "too_large"            # the body passed its bound
+    KEY = "key"                        # our key cannot be read: nothing was sent
     CANCELLED = "cancelled"            # our own shutdown or budget stop
 
 
@@ -58,9 +61,35 @@ class Ask:
     expected_prompt_tokens: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What a body says is wrong, or what is wrong with the body. Texts are the other side's and are never logged.
+
+    kind: error | bad_json | not_json | empty_body | bad_schema | no_choices | no_message | stream_truncated.
+    code: the numeric code of an error object; type: its error_type, type or textual code, lower-case.
+    availability: `availability.code`; retryable: `availability.retryable`; hints: wait hints found in the body.
+    """
+
+    kind: str
+    code: int | None = None
+    type: str = ""
+    message: str = field(default="", repr=False)
+    provider: str = ""
+    limit_source: str = ""
+    availability: str = ""
+    retryable: bool | None = None
+    moderated: bool = False
+    resets: bool = False
+    hints: Mapping[str, str] = field(default_factory=dict)
+
+
 @dataclass(slots=True)
 class Exchange:
-    """All that came back. `body` is the raw bytes (for a stream: the events as received), kept losslessly."""
+    """All that came back. `body` is the bytes after content decoding (for a stream: the events as received).
+
+    dialect: which door was asked, such as openrouter or sglang/generate. received_at: seconds since the epoch on our
+    clock when the head came, to read dates by; 0 when none came.
+    """
 
     status: int | None = None
     headers: dict[str, str] = field(default_factory=dict)         # lower-case names
@@ -71,11 +100,17 @@ class Exchange:
     elapsed_s: float = 0.0
     first_byte_s: float | None = None
     answer: Answer | None = None       # where the dialect could read one, also from a partial stream
+    problem: Problem | None = None     # what the body says is wrong, or what is wrong with it
+    dialect: str = ""
+    received_at: float = 0.0
 
 
 class Provider(Protocol):
     kind: str
 
     async def ask(self, ask: Ask) -> Exchange: ...
+
+    def stop(self, wanted: Callable[[Ask], bool]) -> int:
+        """End the calls in flight that are wanted gone; each returns with Fault.CANCELLED and what it had. How many."""
 
     async def aclose(self) -> None: ...

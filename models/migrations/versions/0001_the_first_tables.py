@@ -249,7 +249,7 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["sample_id"], ["sample.id"], name=op.f("completion_sample_id_fkey")),
         sa.PrimaryKeyConstraint("sample_id", name=op.f("completion_pkey")),
     )
-    op.create_index("completion_dataset", "completion", ["dataset_id", "sample_id"], unique=False)
+    op.create_index("completion_dataset", "completion", ["dataset_id", "sample_id"], unique=False, postgresql_include=["grade"])
     op.create_table(
         "partial",
         sa.Column("sample_id", sa.BigInteger(), nullable=False),

@@ -1,0 +1,170 @@
+"""What people read: sums per dataset, lane, provider and cause. From counters where there are any; nothing here writes."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from models.states import DatasetState, Grade, Lane
+from models.store.datasets import NUSD
+
+
+@dataclass(slots=True)
+class DatasetTotals:
+    """tokens_per_s, usd_per_million: over the last minute and of useful tokens. eta_s: None when nothing moves."""
+
+    id: int
+    name: str
+    state: str
+    closed_reason: str | None
+    samples: int
+    queued: int
+    running: int
+    done: int
+    failed: int
+    token_budget: int | None
+    stored_tokens: int
+    useful_tokens: int
+    billed_tokens: int
+    reserved_tokens: int
+    margin_tokens: int
+    money_budget_usd: float | None
+    spent_usd: float
+    reserved_usd: float
+    tokens_per_s: float = 0.0
+    running_by_lane: dict[str, int] = field(default_factory=dict)
+    grades: dict[str, int] = field(default_factory=dict)
+    failures: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def waste_tokens(self) -> int:
+        """Billed completion and prompt tokens beyond those of stored answers."""
+        return max(0, self.billed_tokens - self.stored_tokens)
+
+    @property
+    def finished(self) -> bool:
+        return self.samples > 0 and self.queued == 0 and self.running == 0
+
+    @property
+    def settled(self) -> bool:
+        """Nothing more will happen by itself."""
+        return self.finished or (self.state == "closed" and self.running == 0)
+
+    @property
+    def usd_per_million(self) -> float | None:
+        return self.spent_usd * 1e6 / self.useful_tokens if self.useful_tokens and self.spent_usd else None
+
+    @property
+    def eta_s(self) -> float | None:
+        if self.settled or not self.tokens_per_s:
+            return None
+        mean = self.stored_tokens / self.done if self.done else 0.0
+        left = (self.queued + self.running) * mean
+        if self.token_budget is not None:
+            left = min(left, max(0, self.token_budget - self.stored_tokens))
+        return left / self.tokens_per_s if left else None
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "waste_tokens": self.waste_tokens, "usd_per_million": self.usd_per_million, "eta_s": self.eta_s,
+                "finished": self.finished}
+
+
+_DATASETS = text("select * from dataset where cast(:p_names as text[]) is null or name = any(cast(:p_names as text[])) order by name")
+_GRADES = text("select dataset_id, grade, count(*) as n from completion group by 1, 2")
+_FAILURES = text("select dataset_id, coalesce(reason, '?') as code, count(*) as n from sample where state = 3 group by 1, 2 order by 3 desc")
+_RUNNING = text("select dataset_id, lane, count(*) as n from attempt where ended_at is null group by 1, 2")
+_RATE = text("""
+select a.dataset_id, sum(a.completion_tokens) / 60.0 as rate from attempt a, dataset d
+where a.dataset_id = d.id and a.ended_at > clock_timestamp() - interval '60 s' and a.action = 'done' group by 1""")
+
+
+def datasets(connection: Connection, names: list[str] | None = None) -> list[DatasetTotals]:
+    rows = connection.execute(_DATASETS, {"p_names": names}).mappings().all()
+    totals = {row["id"]: _total(dict(row)) for row in rows}
+    for row in connection.execute(_GRADES):
+        if row.dataset_id in totals:
+            totals[row.dataset_id].grades[Grade(row.grade).label] = row.n
+    for row in connection.execute(_FAILURES):
+        if row.dataset_id in totals:
+            totals[row.dataset_id].failures[row.code] = row.n
+    for row in connection.execute(_RUNNING):
+        if row.dataset_id in totals:
+            totals[row.dataset_id].running_by_lane[Lane(row.lane).label] = row.n
+    for row in connection.execute(_RATE):
+        if row.dataset_id in totals:
+            totals[row.dataset_id].tokens_per_s = float(row.rate)
+    return list(totals.values())
+
+
+def _total(d: dict[str, Any]) -> DatasetTotals:
+    money = d["money_budget_nusd"]
+    return DatasetTotals(
+        id=d["id"], name=d["name"], state=DatasetState(d["state"]).name.lower(), closed_reason=d["closed_reason"],
+        samples=d["samples"], queued=d["samples"] - d["running"] - d["done"] - d["failed"], running=d["running"],
+        done=d["done"], failed=d["failed"], token_budget=d["token_budget"], stored_tokens=d["stored_tokens"],
+        useful_tokens=d["useful_tokens"], billed_tokens=d["billed_tokens"], reserved_tokens=d["reserved_tokens"],
+        margin_tokens=d["margin_tokens"], money_budget_usd=None if money is None else money / NUSD,
+        spent_usd=d["spent_nusd"] / NUSD, reserved_usd=d["reserved_nusd"] / NUSD)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTotals:
+    id: int
+    name: str
+    host: str
+    pid: int
+    lane: str
+    concurrency: int
+    in_flight: int
+    heartbeat_age_s: float
+    facts: dict[str, Any]
+
+
+_WORKERS = text("""
+select id, name, host, pid, lane, concurrency, in_flight, facts,
+  extract(epoch from clock_timestamp() - heartbeat_at)::float8 as age
+from worker where stopped_at is null and died_at is null order by id""")
+
+
+def workers(connection: Connection) -> list[WorkerTotals]:
+    return [WorkerTotals(w.id, w.name, w.host, w.pid, Lane(w.lane).label, w.concurrency, w.in_flight, w.age, w.facts)
+            for w in connection.execute(_WORKERS)]
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderTotals:
+    """One provider of one dataset over its last attempts; times in seconds."""
+
+    dataset: str
+    provider: str
+    quantization: str
+    calls: int
+    ok: int
+    refused: int
+    broken: int
+    truncated: int
+    p50_s: float | None
+    p95_s: float | None
+    tokens_per_s: float | None
+    cost_usd: float
+
+
+_PROVIDERS = text("""
+select d.name as dataset, coalesce(nullif(a.provider, ''), '?') as provider, coalesce(a.quantization, '') as quantization,
+  count(*) as calls, count(*) filter (where a.action in ('done', 'promote')) as ok,
+  count(*) filter (where a.action = 'snooze') as refused, count(*) filter (where a.action in ('retry', 'drop')) as broken,
+  count(*) filter (where a.code in ('length', 'truncated') or a.action = 'promote') as truncated,
+  percentile_cont(0.5) within group (order by a.latency_ms) / 1000.0 as p50,
+  percentile_cont(0.95) within group (order by a.latency_ms) / 1000.0 as p95,
+  sum(a.completion_tokens) filter (where a.action = 'done') * 1000.0
+    / nullif(sum(a.latency_ms) filter (where a.action = 'done'), 0) as rate,
+  coalesce(sum(a.cost_nusd), 0) / 1e9 as cost
+from dataset d cross join lateral (
+  select * from attempt a where a.dataset_id = d.id and a.ended_at is not null order by a.ended_at desc limit 5000) a
+where cast(:p_names as text[]) is null or d.name = any(cast(:p_names as text[]))
+group by 1, 2, 3 order by 1, 4 desc""")
+
+
+def providers(connection: Connection, names: list[str] | None = None) -> list[ProviderTotals]:
+    return [ProviderTotals(*(float(v) if i >= 8 and v is not None else v for i, v in enumerate(row)))
+            for row in connection.execute(_PROVIDERS, {"p_names": names})]

@@ -5,23 +5,24 @@ lost or doubled at any moment (docs/decisions/0001). It is written here as Celer
 have it, so that a producer loads neither; tests/workers/test_app.py holds it against the real worker.
 """
 
+import asyncio
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
-from redis import Redis
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
-from redis.retry import Retry
 
 from models.errors import BrokerAway
 from models.states import Lane
 
 TASK = "draftmill.generate"
 BATCH = 500               # hints in one round trip
-CONTROL = "celery.pidbox"  # where Celery's workers listen for remote control
+CONTROL = "celery.pidbox"   # where Celery's workers listen for remote control
 
 # kombu's options; every process on the broker needs the same prefix and priority steps.
 TRANSPORT_OPTIONS = {
@@ -76,53 +77,50 @@ def _message(body: str, tag: str, delivery: dict[str, str], headers: dict[str, A
 
 
 class Hints:
-    """The queues as producers and the reaper see them. Blocking; each call ends within its deadline or raises BrokerAway.
-
-    deadline_s: for one round trip to Redis, of which a call makes one (`send`: one for each 500 hints).
-    """
+    """The queues as producers and the reaper see them. Each round trip ends within `deadline_s` or raises BrokerAway."""
 
     def __init__(self, redis_url: str, prefix: str, deadline_s: float = 10.0) -> None:
-        self._prefix = prefix
-        self._redis = Redis.from_url(
+        self._prefix, self._deadline_s = prefix, deadline_s
+        self._redis: Redis = Redis.from_url(
             redis_url, socket_timeout=deadline_s, socket_connect_timeout=min(5.0, deadline_s), health_check_interval=25,
-            retry=Retry(NoBackoff(), 0),
+            retry=Retry(NoBackoff(), 1),  # a connection that died while idle is opened anew, once
         )
 
-    def send(self, queue: str, dataset: str, lane: Lane, sample_ids: Sequence[int]) -> None:
+    async def send(self, queue: str, dataset: str, lane: Lane, sample_ids: Sequence[int]) -> None:
         """Append hints. After BrokerAway some may have been sent: harmless, send them again later."""
-        with _broker():
-            for start in range(0, len(sample_ids), BATCH):
-                hints = [hint(queue, dataset, lane, i) for i in sample_ids[start:start + BATCH]]
-                self._redis.lpush(self._prefix + queue, *hints)
+        for start in range(0, len(sample_ids), BATCH):
+            hints = [hint(queue, dataset, lane, i) for i in sample_ids[start:start + BATCH]]
+            async with self._broker() as redis:
+                await redis.lpush(self._prefix + queue, *hints)
 
-    def lengths(self, queues: Iterable[str]) -> dict[str, int]:
+    async def lengths(self, queues: Iterable[str]) -> dict[str, int]:
         """Hints that wait in each queue; an unknown queue has 0."""
         names = list(queues)
-        with _broker(), self._redis.pipeline(transaction=False) as pipeline:
+        async with self._broker() as redis, redis.pipeline(transaction=False) as pipeline:
             for name in names:
                 pipeline.llen(self._prefix + name)
-            return dict(zip(names, pipeline.execute(), strict=True))
+            return dict(zip(names, await pipeline.execute(), strict=True))
 
-    def purge(self, queue: str) -> None:
+    async def purge(self, queue: str) -> None:
         """Drop the waiting hints of a queue. Its samples stay queued in the database."""
-        with _broker():
-            self._redis.unlink(self._prefix + queue)
+        async with self._broker() as redis:
+            await redis.unlink(self._prefix + queue)
 
-    def cancel(self, queue: str) -> None:
+    async def cancel(self, queue: str) -> None:
         """Ask every worker to stop consuming a queue now; each would find out by itself within seconds."""
         body = json.dumps({"method": "cancel_consumer", "arguments": {"queue": queue}, "destination": None})
-        database = self._redis.connection_pool.connection_kwargs.get("db") or 0
-        message = _message(body, os.urandom(8).hex(), {"exchange": CONTROL, "routing_key": ""}, {"clock": 0})
-        with _broker():
-            self._redis.publish(f"{self._prefix}/{database}.{CONTROL}", message)
+        async with self._broker() as redis:
+            database = redis.connection_pool.connection_kwargs.get("db") or 0
+            message = _message(body, os.urandom(8).hex(), {"exchange": CONTROL, "routing_key": ""}, {"clock": 0})
+            await redis.publish(f"{self._prefix}/{database}.{CONTROL}", message)
 
-    def close(self) -> None:
-        self._redis.close()
+    async def close(self) -> None:
+        await self._redis.aclose()
 
-
-@contextmanager
-def _broker() -> Iterator[None]:
-    try:
-        yield
-    except (RedisError, OSError) as error:
-        raise BrokerAway(cause=f"{type(error).__name__}: {error}") from error
+    @asynccontextmanager
+    async def _broker(self) -> AsyncIterator[Redis]:
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                yield self._redis
+        except (RedisError, OSError, TimeoutError) as error:
+            raise BrokerAway(cause=f"{type(error).__name__}: {error}") from error

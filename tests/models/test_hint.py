@@ -1,5 +1,5 @@
+import asyncio
 import json
-import socket
 
 import pytest
 from redis import Redis
@@ -12,10 +12,10 @@ PREFIX = "t:"
 
 
 @pytest.fixture
-def hints(redis_url):
+async def hints(redis_url):
     hints = Hints(redis_url, PREFIX)
     yield hints
-    hints.close()
+    await hints.close()
 
 
 def test_a_queue_is_named_by_lane_and_dataset():
@@ -36,50 +36,55 @@ def test_two_hints_of_one_sample_have_different_ids():
     assert one["properties"]["delivery_tag"] != two["properties"]["delivery_tag"]
 
 
-def test_hints_wait_in_order_under_the_prefix(hints, redis_url):
+async def test_hints_wait_in_order_under_the_prefix(hints, redis_url):
     ids = list(range(2 * BATCH + 1))
-    hints.send("short.B1", "B1", Lane.SHORT, ids)
-    assert hints.lengths(["short.B1", "long.B1"]) == {"short.B1": len(ids), "long.B1": 0}
+    await hints.send("short.B1", "B1", Lane.SHORT, ids)
+    assert await hints.lengths(["short.B1", "long.B1"]) == {"short.B1": len(ids), "long.B1": 0}
     with Redis.from_url(redis_url) as redis:
         assert redis.keys() == [b"t:short.B1"]
         waiting = [json.loads(json.loads(raw)["body"])[0][0] for raw in redis.lrange("t:short.B1", 0, -1)]
     assert waiting[::-1] == ids
 
 
-def test_purging_one_queue_leaves_the_others(hints):
-    hints.send("short.B1", "B1", Lane.SHORT, [1, 2])
-    hints.send("short.B2", "B2", Lane.SHORT, [3])
-    hints.purge("short.B1")
-    assert hints.lengths(["short.B1", "short.B2"]) == {"short.B1": 0, "short.B2": 1}
+async def test_purging_one_queue_leaves_the_others(hints):
+    await hints.send("short.B1", "B1", Lane.SHORT, [1, 2])
+    await hints.send("short.B2", "B2", Lane.SHORT, [3])
+    await hints.purge("short.B1")
+    assert await hints.lengths(["short.B1", "short.B2"]) == {"short.B1": 0, "short.B2": 1}
 
 
-def test_sending_nothing_asks_nothing(hints):
-    hints.send("short.B1", "B1", Lane.SHORT, [])
-    assert hints.lengths([]) == {}
+async def test_sending_nothing_asks_nothing(hints):
+    await hints.send("short.B1", "B1", Lane.SHORT, [])
+    assert await hints.lengths([]) == {}
 
 
-def test_a_broker_that_is_away_is_a_typed_error():
+async def test_a_broker_that_is_away_is_a_typed_error():
     hints = Hints("redis://127.0.0.1:1/0", PREFIX)
     with pytest.raises(BrokerAway, match="Redis cannot be used"):
-        hints.lengths(["short.B1"])
-    hints.close()
+        await hints.lengths(["short.B1"])
+    await hints.close()
 
 
-def test_a_broker_that_never_answers_is_given_up_at_the_deadline():
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        hints = Hints(f"redis://:secret@127.0.0.1:{silent.getsockname()[1]}/0", PREFIX, deadline_s=0.2)
-        with pytest.raises(BrokerAway) as raised:
-            hints.purge("short.B1")
-        assert "secret" not in str(raised.value)
-        hints.close()
+async def test_a_broker_that_never_answers_is_given_up_at_the_deadline():
+    async def silence(reader, writer):
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(silence, "127.0.0.1", 0)
+    hints = Hints(f"redis://:secret@127.0.0.1:{server.sockets[0].getsockname()[1]}/0", PREFIX, deadline_s=0.2)
+    with pytest.raises(BrokerAway) as raised:
+        await hints.purge("short.B1")
+    assert "secret" not in str(raised.value)
+    await hints.close()
+    server.close()
 
 
-def test_a_full_broker_is_a_typed_error(hints, redis_url):
+async def test_a_full_broker_is_a_typed_error(hints, redis_url):
     with Redis.from_url(redis_url) as redis:
         redis.config_set("maxmemory", "1mb")
         try:
             with pytest.raises(BrokerAway, match="OutOfMemory"):
-                hints.send("short.B1", "B1", Lane.SHORT, range(20_000))
+                await hints.send("short.B1", "B1", Lane.SHORT, range(20_000))
         finally:
             redis.config_set("maxmemory", "0")
 

@@ -1,5 +1,6 @@
 """A broker that may be killed, and real workers in their own processes."""
 
+import asyncio
 import json
 import os
 import shutil
@@ -60,6 +61,11 @@ def broker(tmp_path):
     broker = Broker(tmp_path)
     yield broker
     broker.kill()
+
+
+@pytest.fixture(name="until")
+def _until():
+    return until
 
 
 @dataclass
@@ -148,9 +154,12 @@ def send():
     """Sends hints of a dataset on the short lane."""
 
     def send(broker_url: str, dataset: str, sample_ids) -> None:
-        hints = Hints(broker_url, "draftmill:")
-        hints.send(queue_of(Lane.SHORT, dataset), dataset, Lane.SHORT, list(sample_ids))
-        hints.close()
+        async def at_once():
+            hints = Hints(broker_url, "draftmill:")
+            await hints.send(queue_of(Lane.SHORT, dataset), dataset, Lane.SHORT, list(sample_ids))
+            await hints.close()
+
+        asyncio.run(at_once())
 
     return send
 

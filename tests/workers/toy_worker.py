@@ -6,8 +6,8 @@ argv: diary file, file of wanted queues, settings as JSON. What a sample does is
 
 import asyncio
 import json
+import logging
 import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -57,6 +57,10 @@ async def startup() -> None:
         raise RuntimeError("the database is away")
 
 
+async def wanted_queues() -> set[str]:
+    return set(WANTED.read_text().split())
+
+
 async def shutdown() -> None:
     await asyncio.sleep(0.1)
     tell("shutdown")
@@ -66,11 +70,11 @@ def main() -> int:
     worker_ready.connect(lambda **_: tell("ready"), weak=False)
     settings = Settings(redis_url=GIVEN["redis_url"], home=DIARY.parent)
     life = Life(startup=startup, shutdown=shutdown, grace_s=GIVEN.get("grace_s", 20.0), cancel_grace_s=5.0,
-                wanted_queues=lambda: set(WANTED.read_text().split()))
+                wanted_queues=wanted_queues)
     return run_worker(settings, Lane.SHORT, GIVEN["slots"], GIVEN["name"], generate, life,
                       deaf_after_s=GIVEN.get("deaf_after_s", 60.0))
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    logging.basicConfig(level="INFO")
     sys.exit(main())

@@ -6,12 +6,9 @@
 Data, passwords and, where they are still free, ports outlive a restart. One process at a time may run them (a lock).
 """
 
-import fcntl
 import json
 import os
-import random
 import secrets
-import socket
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -21,7 +18,7 @@ from urllib.parse import urlsplit
 
 from models.errors import ServiceError
 from models.settings import SERVICES
-from ops import postgres
+from ops import lock, port, postgres
 from ops.postgres import Postgres
 from ops.process import Process, bound_log, end_orphan, last_line
 from ops.valkey import Valkey
@@ -85,11 +82,11 @@ def start(home: Path) -> Services:
     for folder in (home, home / "logs", home / "run"):
         folder.mkdir(mode=0o755 if folder == home else 0o700, parents=True, exist_ok=True)
     with ExitStack() as undo:
-        lock = undo.enter_context(_locked(home / "services.lock"))
+        held = undo.enter_context(lock.hold(home / "services.lock"))
         known = _read(home)
         for name in ("valkey", "postgres"):
             end_orphan(home / f"run/{name}.pid", postgres.Postgres.stop_signal, STOP_S)
-        services = _planned(home, known, lock)
+        services = _planned(home, known, held)
         undo.callback(services.stop)
         _write(services)    # passwords first: data whose password is lost are lost
         for server in services._servers:
@@ -99,42 +96,19 @@ def start(home: Path) -> Services:
     return services
 
 
-def _locked(path: Path) -> IO[str]:
-    lock = path.open("a")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.close()
-        raise ServiceError(service=path.parent.name, cause="is being run by another draftmill process") from None
-    return lock
-
-
-def _planned(home: Path, known: dict[str, Any], lock: IO[str]) -> Services:
+def _planned(home: Path, known: dict[str, Any], held: IO[str]) -> Services:
     ports = known.get("ports", {})
     elsewhere = known.get("postgres_base")
     base = Path(elsewhere) if elsewhere else home if (home / "postgres").exists() else postgres.place(home)
-    pg = Postgres(home, base, _port(ports.get("postgres")), _password(known.get("database_url")))
+    pg = Postgres(home, base, port.free(ports.get("postgres")), _password(known.get("database_url")))
     if "database_url" not in known and pg.data.exists():
         raise ServiceError(service="postgres", cause=f"has data in {pg.data}, but {SERVICES} with its password is gone")
-    valkey = Valkey(home, _port(ports.get("valkey")), _password(known.get("redis_url")))
-    return Services(home, pg.url, valkey.url, known.get("flower_password") or secrets.token_urlsafe(24), (valkey, pg), lock)
+    valkey = Valkey(home, port.free(ports.get("valkey")), _password(known.get("redis_url")))
+    return Services(home, pg.url, valkey.url, known.get("flower_password") or secrets.token_urlsafe(24), (valkey, pg), held)
 
 
 def _password(url: str | None) -> str:
     return (urlsplit(url).password if url else None) or secrets.token_urlsafe(24)
-
-
-def _port(wanted: int | None) -> int:
-    # Below the range of outgoing ports: there a client that keeps trying can be given, and so take, the very port it calls.
-    for port in [*([wanted] if wanted else []), *random.sample(range(20_000, 32_000), 100)]:
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        return port
-    raise ServiceError(service="ports", cause="are all taken from 20000 to 32000")
 
 
 def _launch(server: Server) -> Process:

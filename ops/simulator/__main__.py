@@ -11,7 +11,7 @@ from ops.simulator.app import main
 from ops.simulator.behaviour import Behaviour, Lengths
 from ops.simulator.faults import KINDS, mix
 
-_OWN = ("faults", "hosts", "api_keys_file", "ledger", "lengths")
+_OWN = ("faults", "hosts", "api_keys_file", "ledger", "lengths", "tokenizers")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -24,6 +24,7 @@ def parser() -> argparse.ArgumentParser:
                        help="this share of calls fails, in all ways that asking again may mend")
     parse.add_argument("--fault", action="append", default=[], metavar="KIND=SHARE", help=f"one of {', '.join(KINDS)}")
     parse.add_argument("--api-keys-file", type=Path, help="keys that are good, one a line")
+    parse.add_argument("--tokenizers", type=Path, help="folder with the profile's vocabulary")
     parse.add_argument("--ledger", type=Path, help="append every call to this file, JSON lines")
     for field in fields(Behaviour):
         if field.name in _OWN or field.default is MISSING:

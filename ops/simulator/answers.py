@@ -4,7 +4,6 @@ import hashlib
 import json
 import math
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
@@ -23,44 +22,65 @@ def digest(messages: Any) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Natural:
-    """An answer as the model would end it: `reasoning` tokens, the end of thought, `content` tokens, the end of the turn."""
+    """An answer as the model would end it: [begin of thought] reasoning, end of thought, content, end of the turn.
 
+    Counts are tokens; each mark is one token. Without reasoning there are no marks of thought.
+    """
+
+    opened: int                # 1: the begin of thought is sampled, 0: the prompt holds it
     reasoning_at: int
     reasoning: int
     content_at: int
     content: int
     pace: float                # times tokens_per_s
-    chance: float              # uniform in [0, 1): for whoever needs one more draw (host, latency)
+    chance: float              # uniform in [0, 1): the place within the range of latencies
+
+    @property
+    def thought(self) -> int:
+        """Tokens up to and without the end of thought."""
+        return self.opened + self.reasoning
+
+    @property
+    def head(self) -> int:
+        """Tokens before the content."""
+        return self.thought + 1 if self.reasoning else 0
 
     @property
     def length(self) -> int:
-        return (self.reasoning + 1 if self.reasoning else 0) + self.content + 1
+        return self.head + self.content + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Tokens [begin, begin + count) of an answer. JSON-escaped bytes, ready to be sent."""
+    """A part of an answer. Texts are JSON-escaped bytes, ready to be sent; `sampled` is the text before any parsing."""
 
     reasoning: bytes
     content: bytes
-    ids: bytes                 # "1,2,3", what was sampled, the end token included
+    sampled: bytes
+    ids: bytes                 # "1,2,3", what was sampled, marks and end included
     count: int
     reasoning_tokens: int
-    has_reasoning: bool
     stopped: bool              # False: the limit was hit
+
+    @property
+    def has_reasoning(self) -> bool:
+        return self.reasoning_tokens > 0
 
     @property
     def finish(self) -> str:
         return "stop" if self.stopped else "length"
 
 
-def natural(behaviour: Behaviour, identity: bytes, thinking: bool = True, factor: float = 1.0) -> Natural:
+def natural(behaviour: Behaviour, identity: bytes, *, thinks: bool = True, opened: bool = False, factor: float = 1.0) -> Natural:
+    """thinks: the answer has reasoning. opened: the mark that begins it is sampled too. factor: times the length."""
     drawn = struct.unpack("<8I", hashlib.blake2b(identity, digest_size=32, person=b"answer").digest())
     u = [(x + 0.5) / 2**32 for x in drawn]
     length = max(2, round(_length(behaviour, u[0], u[1]) * factor))
-    share = min(0.9, behaviour.reasoning_share * (0.5 + u[2])) if thinking and length > 3 else 0.0
-    reasoning = min(length - 3, max(1, int(length * share))) if share else 0
-    return Natural(drawn[3], reasoning, drawn[4], length - 1 - (reasoning + 1 if reasoning else 0),
+    share = min(0.9, behaviour.reasoning_share * (0.5 + u[2])) if thinks else 0.0
+    marks = 2 + opened         # the end of the turn included
+    reasoning = max(1, int((length - marks - 1) * share)) if share and length > marks + 1 else 0
+    content = length - (marks + reasoning if reasoning else 1)
+    return Natural(int(opened and reasoning > 0), drawn[3], reasoning, drawn[4], content,
                    pace=1.25 ** (2 * u[5] - 1), chance=u[6])
 
 
@@ -83,28 +103,30 @@ def _length(behaviour: Behaviour, kind: float, place: float) -> float:
 
 def cut(corpus: Corpus, answer: Natural, limit: int, begin: int = 0) -> Cut:
     """The answer from token `begin` on, at most `limit` tokens of it."""
-    end = min(answer.length, begin + limit)
-    r_from, r_to = min(begin, answer.reasoning), min(end, answer.reasoning)
-    head = answer.reasoning + 1 if answer.reasoning else 0
-    c_from, c_to = (min(max(at - head, 0), answer.content) for at in (begin, end))
+    end, marks = min(answer.length, begin + limit), corpus.marks
+    r_at, r = _overlap(begin, end, answer.opened, answer.reasoning)
+    c_at, c = _overlap(begin, end, answer.head, answer.content)
+    opens = begin < answer.opened <= end
+    closes = answer.reasoning > 0 and begin < answer.head <= end
     stopped = end == answer.length
-    ids = corpus.json_ids(answer.reasoning_at + r_from, r_to - r_from)
-    if head and begin < head <= end:
-        ids += b"%d," % corpus.think_end
-    ids += corpus.json_ids(answer.content_at + c_from, c_to - c_from)
-    if stopped:
-        ids += b"%d," % corpus.end
-    return Cut(
-        reasoning=corpus.json_text(answer.reasoning_at + r_from, r_to - r_from),
-        content=corpus.json_text(answer.content_at + c_from, c_to - c_from),
-        ids=ids[:-1], count=end - begin, reasoning_tokens=r_to - r_from,
-        has_reasoning=r_to > r_from, stopped=stopped)
+    reasoning = corpus.json_text(answer.reasoning_at + r_at, r)
+    content = corpus.json_text(answer.content_at + c_at, c)
+    think, texts = marks.think or (0, 0), [text.encode() for text in marks.texts]
+    ids = (b"%d," % think[0] if opens else b"", corpus.json_ids(answer.reasoning_at + r_at, r),
+           b"%d," % think[1] if closes else b"", corpus.json_ids(answer.content_at + c_at, c),
+           b"%d," % marks.end if stopped else b"")
+    sampled = (texts[0] if opens else b"", reasoning, texts[1] if closes else b"", content)
+    return Cut(reasoning, content, b"".join(sampled), b"".join(ids)[:-1], end - begin, r, stopped)
+
+
+def _overlap(begin: int, end: int, at: int, count: int) -> tuple[int, int]:
+    """Where [begin, end) meets the segment of `count` tokens that begins at `at`: place within the segment, and how many."""
+    first, last = max(begin, at), min(end, at + count)
+    return max(0, first - at), max(0, last - first)
 
 
 def prompt_tokens(messages: Any) -> int:
-    """A cheap count: about four characters a token, and four tokens of frame for each message. Ids count themselves."""
-    if isinstance(messages, Sequence) and messages and isinstance(messages[0], int):
-        return len(messages)
+    """A cheap count: about four characters a token, and four tokens of frame for each message."""
     if isinstance(messages, str):
         return len(messages) // 4 + 1
     return sum(4 + len(str(m.get("content", "") if isinstance(m, dict) else m)) // 4 for m in messages) + 3

@@ -13,12 +13,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ops.simulator import answers, corpus, faults
-from ops.simulator.ask import Asked
+from models.errors import ProfileError
+from ops.simulator import answers, faults
+from ops.simulator.ask import Asked, Unreadable
 from ops.simulator.behaviour import Behaviour, Host
 from ops.simulator.call import Call
 from ops.simulator.conditions import Conditions
 from ops.simulator.connection import Connection
+from ops.simulator.counting import Counting, Own, Profiled, Prompt, of_ids
 from ops.simulator.dialects import Dialect
 from ops.simulator.ledger import Ledger, Record
 from ops.simulator.prefixes import Prefixes
@@ -37,7 +39,9 @@ class Simulator:
         self.born = f"{time.time_ns() // 1_000_000:x}"
         self.conditions = Conditions(behaviour, loop.time)
         self.ledger = Ledger(behaviour.ledger_limit, behaviour.ledger)
-        self.corpus = corpus.synthetic(behaviour.seed)
+        self.counting: Counting = (Profiled(behaviour.profile, behaviour.tokenizers, behaviour.seed) if behaviour.profile
+                                   else Own(behaviour.seed))
+        self.corpus = self.counting.corpus
         self.prefixes = Prefixes(self.corpus)
         self.generations: dict[str, Record] = {}
         self.queue: deque[Call] = deque()
@@ -52,8 +56,9 @@ class Simulator:
             return ""
         return faults.draw(self.conditions.faults, identity, number)
 
-    def natural(self, identity: bytes, thinking: bool) -> answers.Natural:
-        return answers.natural(self.behaviour, identity, thinking, self.conditions.length_factor)
+    def natural(self, identity: bytes, thinking: bool, opened: bool) -> answers.Natural:
+        thinks = thinking and self.corpus.marks.think is not None
+        return answers.natural(self.behaviour, identity, thinks=thinks, opened=opened, factor=self.conditions.length_factor)
 
     def duration(self, answer: answers.Natural, count: int) -> tuple[float, float]:
         """Real seconds to the first token, and to the last."""
@@ -69,18 +74,14 @@ class Simulator:
         b = self.behaviour
         return round((prompt_tokens * b.prompt_price + tokens * b.completion_price) * host.price, 10)
 
-    def prompt_tokens(self, asked: Asked) -> int:
-        return max(4, answers.prompt_tokens(asked.prompt))
-
-    def prompt_ids(self, call: Call) -> bytes:
-        """The ids of the prompt, "1,2,3": those that were sent, else synthetic ones that differ from prompt to prompt."""
-        if call.dialect.name == "openrouter":
-            return b""
-        if isinstance(call.asked.prompt, list) and isinstance(call.asked.prompt[0], int):
-            return ",".join(map(str, call.asked.prompt)).encode()
-        head = [corpus.FIRST_ID + int.from_bytes(call.digest[i:i + 2], "big") for i in range(0, 8, 2)]
-        rest = self.corpus.json_ids(head[0], call.prompt_tokens - 4)[:-1]
-        return b",".join([*(b"%d" % i for i in head), *([rest] if rest else [])])
+    def prompt(self, asked: Asked, digest: bytes) -> Prompt:
+        """Unreadable if the template refuses it."""
+        if isinstance(asked.prompt, list) and isinstance(asked.prompt[0], int):
+            return of_ids(asked.prompt, self.corpus.marks)
+        try:
+            return self.counting.prompt(asked.prompt, asked.body.get("tools"), asked.thinking, digest)
+        except ProfileError as error:
+            raise Unreadable(str(error)) from None
 
     def host_for(self, dialect: Dialect, asked: Asked, identity: bytes) -> Host | None:
         if dialect.name != "openrouter":

@@ -59,6 +59,7 @@ class Behaviour:
     cap_share: float = 0.0                   # share of answers, beyond those of the distribution, at max_length
     reasoning_share: float = 0.6             # mean share of reasoning in an answer; 0: none
     profile: str = ""                        # count and number tokens as this model profile does
+    tokenizers: Path | None = None           # where its vocabulary lies
     context_length: int = 262_144
     # time
     tokens_per_s: float = 60.0               # of one stream; each answer draws 0.8 to 1.25 of it

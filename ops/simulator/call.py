@@ -29,19 +29,16 @@ class Call:
     """
 
     __slots__ = ("answer", "asked", "billed", "booked", "connection", "count", "cut", "dialect", "digest", "fault",
-                 "first_s", "host", "identity", "number", "prompt_tokens", "reserved", "run_at", "run_s", "running", "seq", "sim",
+                 "first_s", "host", "identity", "number", "prompt", "reserved", "run_at", "run_s", "running", "seq", "sim",
                  "start_at", "started", "status", "timer")
 
     def __init__(self, sim: "Simulator", connection: Connection, dialect: Dialect, asked: Asked) -> None:
         self.sim, self.connection, self.dialect, self.asked = sim, connection, dialect, asked
-        known = sim.prefixes.find(asked.prompt) if isinstance(asked.prompt, list) else None
-        self.digest, self.identity, self.start_at = known or (answers.digest(asked.prompt), b"", 0)
-        self.identity = self.identity or self.digest + struct.pack("<qQ", sim.behaviour.seed, asked.seed & (2**64 - 1))
+        self.digest, self.identity, self.answer, self.start_at = _known(sim, asked)
+        self.prompt = sim.prompt(asked, self.digest)
         self.started = time.time()
         self.seq, self.number = sim.ledger.arrive(int.from_bytes(self.digest, "big"), self.started)
-        self.prompt_tokens = sim.prompt_tokens(asked)
         self.host: Host | None = None
-        self.answer: answers.Natural | None = None
         self.cut: answers.Cut | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.fault, self.status, self.count = "", 0, 0
@@ -58,7 +55,7 @@ class Call:
         outage = conditions.present_outage()
         if outage is not None and sim.chance() < outage.share:
             return self.refuse(outage.fault, outage.retry_after_s)
-        if self.prompt_tokens + (self.asked.max_tokens % UNLIMITED) > (context := sim.behaviour.context_length):
+        if self.prompt.tokens + (self.asked.max_tokens % UNLIMITED) > (context := sim.behaviour.context_length):
             return self._send_refusal("context", bad_request(
                 f"The context length is {context} tokens; prompt and max_tokens ask for more", "context_length_exceeded"))
         fault = sim.fault_of(self.identity, self.number)
@@ -72,10 +69,10 @@ class Call:
         self.host = host = sim.host_for(self.dialect, self.asked, self.identity)
         if host is None:
             return self.refuse("404_routing")
-        self.answer = sim.natural(self.identity, self.asked.thinking)
+        self.answer = answer = self.answer or sim.natural(self.identity, self.asked.thinking, self.prompt.opened)
         limit = min(self.asked.max_tokens, host.max_completion_tokens)
-        self.count = max(0, min(limit, self.answer.length - self.start_at))
-        self.reserved = sim.price(host, self.prompt_tokens, min(limit, sim.behaviour.max_length))
+        self.count = max(0, min(limit, answer.length - self.start_at))
+        self.reserved = sim.price(host, self.prompt.tokens, min(limit, sim.behaviour.max_length))
         if (kind := sim.limit_hit(self)):
             return self.refuse(kind)
         if sim.conditions.queue and sim.full:
@@ -132,16 +129,17 @@ class Call:
     def reply(self, cut: answers.Cut) -> Reply:
         assert self.host is not None
         sim = self.sim
+        ids = b"" if self.dialect.name == "openrouter" else self.prompt.json_ids()
         model = "another/model" if self.fault == "other_model" else self.asked.model
         return Reply(
             id=self.generation_id, model=sim.model_json(model), created=int(self.started), host=self.host.name, cut=cut,
-            prompt_tokens=self.prompt_tokens, cost=self.cost(cut.count), asked=self.asked.body,
-            prompt_ids=sim.prompt_ids(self), fault=self.fault)
+            prompt_tokens=self.prompt.tokens, cost=self.cost(cut.count), asked=self.asked.body,
+            prompt_ids=ids, fault=self.fault)
 
     def cost(self, tokens: int) -> float:
         if self.host is None or self.dialect.name != "openrouter":
             return 0.0
-        return self.sim.price(self.host, self.prompt_tokens, tokens)
+        return self.sim.price(self.host, self.prompt.tokens, tokens)
 
     @property
     def generation_id(self) -> str:
@@ -191,7 +189,7 @@ class Call:
             seq=self.seq, prompt=int.from_bytes(self.digest, "big"), sample=self.asked.sample, call=self.number,
             started=self.started, ended=time.time(), dialect=self.dialect.name, stream=self.asked.stream,
             max_tokens=self.asked.max_tokens, status=self.status, fault=self.fault,
-            prompt_tokens=self.prompt_tokens if self.billed else 0, completion_tokens=self.count if self.billed else 0,
+            prompt_tokens=self.prompt.tokens if self.billed else 0, completion_tokens=self.count if self.billed else 0,
             cost=self.cost(self.count) if self.billed else 0.0, billed=self.billed, finished=finished, complete=complete,
             hung_up=hung_up, provider=self.host.name if self.host else "", generation_id=self.generation_id))
 
@@ -202,3 +200,11 @@ class Call:
     def _step(self, then: Callable[[], None]) -> None:
         if not self.booked:
             then()
+
+
+def _known(sim: "Simulator", asked: Asked) -> tuple[bytes, bytes, answers.Natural | None, int]:
+    """Digest and identity of the prompt; and, where its ids go on from an answer that was cut, that answer and the place."""
+    if isinstance(asked.prompt, list) and (found := sim.prefixes.find(asked.prompt)) is not None:
+        return found
+    digest = answers.digest(asked.prompt)
+    return digest, digest + struct.pack("<qQ", sim.behaviour.seed, asked.seed & (2**64 - 1)), None, 0

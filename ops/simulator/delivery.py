@@ -16,6 +16,7 @@ EVENTS = {"content-type": "text/event-stream", "cache-control": "no-cache"}
 RESET_AFTER_S = 0.05          # so that what was sent arrives before the RST
 _OWN_REPLY = frozenset({"408", "504", "524", "html"})
 _BEFORE_TEXT = frozenset({"no_choices", "empty", "blank"})
+NOTHING = answers.Cut(b"", b"", b"", b"", 0, 0, stopped=True)
 
 
 def deliver(call: "Call") -> None:
@@ -145,7 +146,7 @@ class Stream:
         assert call.answer is not None
         if self._position == 0 and call.dialect.name == "openrouter":
             parts.append(call.dialect.opening(self._reply))
-        thought = call.answer.reasoning - call.start_at
+        thought = call.answer.thought - call.start_at
         while self._position < until:
             count = min(step, until - self._position)
             if self._position < thought:
@@ -178,15 +179,10 @@ class Stream:
             case "no_choices":
                 connection.chunk(DONE)
             case "empty":
-                connection.chunk(call.dialect.closing(call.reply(_nothing(call))))
+                connection.chunk(call.dialect.closing(call.reply(NOTHING)))
             case _:
                 error = json.loads(refusal("502").body)["error"]
                 choice = {"index": 0, "delta": {"content": ""}, "finish_reason": "error"}
                 event = {"id": call.generation_id, "object": "chat.completion.chunk", "error": error, "choices": [choice]}
                 connection.chunk(b"data: " + json.dumps(event).encode() + b"\n\n" + DONE)
         return connection.end(call.delivered)
-
-
-def _nothing(call: "Call") -> answers.Cut:
-    assert call.answer is not None
-    return answers.Cut(b"", b"", b"", 0, 0, False, True)

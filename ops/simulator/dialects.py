@@ -40,6 +40,10 @@ class Reply:
         return b'"%b"' % self.cut.reasoning if self.cut.has_reasoning else b"null"
 
     @property
+    def last_id(self) -> bytes:
+        return self.cut.ids.rpartition(b",")[2]
+
+    @property
     def counts(self) -> bytes:
         n, m = self.prompt_tokens, self.cut.count
         return b'"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d' % (n, m, n + m)
@@ -158,7 +162,7 @@ class SGLang(_Engine):
             b'{%b,"choices":[{"index":0,"message":{"role":"assistant","content":%b,"reasoning_content":%b,"tool_calls":null},'
             b'"logprobs":null,"finish_reason":%b,"matched_stop":%b%b}]%b,"metadata":{"weight_version":"default"}%b}'
             % (self._head(reply, b"chat.completion"), reply.content, reply.reasoning, reply.finish,
-               b"2" if reply.cut.stopped else b"null", ids, self._usage(reply),
+               reply.last_id if reply.cut.stopped else b"null", ids, self._usage(reply),
                b',"sglext":{%b}' % b",".join(extra) if extra else b""))
 
 
@@ -204,10 +208,9 @@ class LlamaCpp(_Engine):
         if not reply.asked.get("verbose"):
             return b""
         cut = reply.cut
-        text = cut.reasoning + (b"</think>" if cut.has_reasoning and cut.count > cut.reasoning_tokens else b"") + cut.content
         tokens = cut.ids if reply.asked.get("return_tokens") else b""
         return (
             b',"__verbose":{"index":0,"content":"%b","tokens":[%b],"id_slot":0,"stop":true,"model":%b,"tokens_predicted":%d,'
             b'"tokens_evaluated":%d,"generation_settings":{},"prompt":"","has_new_line":false,"truncated":false,"stop_type":"%b",'
             b'"stopping_word":"","tokens_cached":0}'
-            % (text, tokens, reply.model, cut.count, reply.prompt_tokens, b"eos" if cut.stopped else b"limit"))
+            % (cut.sampled, tokens, reply.model, cut.count, reply.prompt_tokens, b"eos" if cut.stopped else b"limit"))

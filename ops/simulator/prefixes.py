@@ -27,14 +27,14 @@ class Prefixes:
         if len(self._known) > LIMIT:
             del self._known[next(iter(self._known))]
 
-    def find(self, ids: Sequence[int]) -> tuple[bytes, bytes, int] | None:
-        """Digest and identity of the prompt whose answer these ids end with, and how many tokens of it they hold."""
+    def find(self, ids: Sequence[int]) -> tuple[bytes, bytes, Natural, int] | None:
+        """Digest and identity of the prompt whose answer these ids end with, the answer, and how many tokens of it they hold."""
         if not isinstance(ids[0], int) or len(ids) < TAIL:
             return None
         for digest, identity, answer, count in self._known.get(_bytes(ids[-TAIL:]), ()):
             begin = len(ids) - count
             if begin >= 0 and list(ids[begin:begin + TAIL]) == self._ids(answer, 0, TAIL):
-                return digest, identity, count
+                return digest, identity, answer, count
         return None
 
     def _ids(self, answer: Natural, begin: int, count: int) -> list[int]:

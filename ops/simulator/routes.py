@@ -57,8 +57,7 @@ class Routes:
         try:
             asked = read(request.body)
         except ask.Unreadable as error:
-            refused = bad_request(str(error))
-            return connection.respond(refused.status, refused.body, refused.headers)
+            return _refuse(connection, error)
         if request.path == "/v1/chat/completions" and asked.body.get("verbose"):
             dialect = _LLAMA
         if dialect.name == "sglang" and asked.stream and asked.body.get("return_token_ids"):
@@ -66,7 +65,11 @@ class Routes:
                                            "type": "BadRequestError", "param": None, "code": 400})
         if sample := request.headers.get("x-sample-id"):
             asked = asked._replace(sample=sample[:128])
-        return Call(self._simulator, connection, dialect, asked).begin(request.headers.get("authorization", ""))
+        try:
+            call = Call(self._simulator, connection, dialect, asked)
+        except ask.Unreadable as error:
+            return _refuse(connection, error)
+        return call.begin(request.headers.get("authorization", ""))
 
     def _control(self, connection: Connection, request: Request) -> None:
         simulator = self._simulator
@@ -87,6 +90,12 @@ def _bare(path: str) -> str:
         if path.startswith(prefix + "/"):
             return path.removeprefix(prefix)
     return path
+
+
+def _refuse(connection: Connection, error: ask.Unreadable) -> None:
+    """A request that cannot be read stands in no ledger: no prompt can be named."""
+    refused = bad_request(str(error))
+    connection.respond(refused.status, refused.body, refused.headers)
 
 
 def _json(connection: Connection, status: int, body: Mapping[str, Any]) -> None:

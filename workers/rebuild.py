@@ -5,7 +5,7 @@ Everything here that could end the process runs while its sample is in `hands`.
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
@@ -44,6 +44,11 @@ class Rebuilder:
         self._opening = Lock()
         self.conventions: Conventions = {}
         self.wait_s = 0.0
+
+    @property
+    def opened(self) -> Collection[str]:
+        """Profiles that are ready: only their queues are consumed from."""
+        return self._models.keys()
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -3,9 +3,10 @@
 import asyncio
 import os
 import random
+import resource
 import socket
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from pathlib import Path
 from time import monotonic
 
 import structlog
@@ -58,6 +59,7 @@ class Worker:
     async def startup(self) -> None:
         self._engine: AsyncEngine = connect_async(self._database_url)
         self._redis: Redis = Redis.from_url(self._redis_url, socket_timeout=5, socket_connect_timeout=5)
+        self._connecting = asyncio.Lock()
         await self._bury_predecessors()
         self.id = await self._join()
         self._spool = Spool(self._settings.home / "spool", str(self.id))
@@ -119,30 +121,30 @@ class Worker:
     def dataset(self, name: str) -> Dataset | None:
         return self._datasets.get(name)
 
-    def endpoint(self, dataset: Dataset, sample_id: int) -> Endpoint:
+    async def endpoint(self, dataset: Dataset, sample_id: int) -> Endpoint:
         """The account for this sample: by weight where the plan gives weights, the first with room otherwise."""
         names = dataset.plan.account_names()
         if len(names) > 1:
             weights = [dataset.plan.account[n] if isinstance(dataset.plan.account, dict) else 1.0 for n in names]
             names = random.Random(sample_id).choices(names, weights)
-        return self._endpoint(names[0], dataset.accounts[names[0]])
+        return await self._endpoint(names[0], dataset.accounts[names[0]])
 
     async def close(self, dataset: Dataset, reason: str) -> None:
         if await perform(self._engine, datasets.close, dataset.id, reason):
             log.error("dataset_closed", dataset=dataset.name, reason=reason)
         self._datasets.pop(dataset.name, None)
 
-    def _endpoint(self, name: str, account: Account) -> Endpoint:
+    async def _endpoint(self, name: str, account: Account) -> Endpoint:
         known = self._endpoints.get(name)
         if known is None or known.account != account:
-            known = self._endpoints[name] = Endpoint(name, account, self._provider(name, account), self._limiter(name, account))
-        return known
-
-    def _provider(self, name: str, account: Account):  # type: ignore[no-untyped-def]
-        def key() -> str | None:
-            secret = self._settings.key_of(name, account)
-            return secret.get_secret_value() if secret else None
-        return connect(account.kind, account.base_url, key, self._concurrency + 16)
+            def key() -> str | None:
+                secret = self._settings.key_of(name, account)
+                return secret.get_secret_value() if secret else None
+            async with self._connecting:
+                if self._endpoints.get(name) is known:
+                    provider = await connect(account.kind, account.base_url, key, self._concurrency + 16)
+                    self._endpoints[name] = Endpoint(name, account, provider, self._limiter(name, account))
+        return self._endpoints[name]
 
     def _limiter(self, name: str, account: Account) -> Limiter:
         limiter = Limiter(self._redis, name, f"{self.id}", account.max_in_flight, prefix=self._settings.key_prefix,
@@ -152,7 +154,7 @@ class Worker:
 
     # -- what it does every few seconds ----------------------------------------------------------------------------------
 
-    async def _again(self, every_s: float, duty) -> None:  # type: ignore[no-untyped-def]
+    async def _again(self, every_s: float, duty: Callable[[], Awaitable[None]]) -> None:
         while True:
             due = monotonic() + every_s
             await asyncio.sleep(every_s)
@@ -160,7 +162,7 @@ class Worker:
             try:
                 await duty()
             except StoreError as error:
-                log.warning("duty_failed", duty=duty.__name__, cause=str(error))
+                log.warning("duty_failed", cause=str(error))
 
     async def _look(self) -> None:
         """Datasets and conventions as they are now."""
@@ -189,9 +191,7 @@ class Worker:
 def work(settings: Settings, lane: Lane, concurrency: int, name: str) -> int:
     """Run a worker until a signal ends it; its exit code."""
     settings.home.mkdir(parents=True, exist_ok=True)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))    # a connection per request in flight
     worker = Worker(settings, lane, concurrency, name)
     return run_worker(settings, lane, concurrency, name, worker.generate, worker.life())
-
-
-def spool_folder(settings: Settings) -> Path:
-    return settings.home / "spool"

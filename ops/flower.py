@@ -1,0 +1,22 @@
+"""Flower on the run's broker, on the loopback and behind a password unless told otherwise on purpose."""
+
+from models.errors import SettingsError
+from models.settings import Settings
+from workers.app import make_app
+
+USER = "draftmill"
+
+
+def serve(settings: Settings, *, address: str = "127.0.0.1", read_only: bool = False) -> None:
+    """Blocks. SettingsError when it would be open to others without a password."""
+    password = settings.flower_password.get_secret_value() if settings.flower_password else ""
+    if not password and address not in ("127.0.0.1", "localhost", "::1"):
+        raise SettingsError(cause="Flower on an address that others reach needs DRAFTMILL_FLOWER_PASSWORD")
+    arguments = ["flower", f"--address={address}", f"--port={settings.flower_port}", "--max_tasks=20000",
+                 "--inspect_timeout=3000", "--purge_offline_workers=300", "--natural_time=true", "--logging=warning"]
+    if password:
+        arguments.append(f"--basic_auth={USER}:{password}")  # inside the process: never on a command line
+    if read_only:
+        arguments.append("--read_only")
+    app = make_app(settings)
+    app.start(arguments)

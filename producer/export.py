@@ -1,0 +1,151 @@
+"""Rows of the database as files that trainers load: one pass, bounded memory, all of it or nothing.
+
+    out/MANIFEST.yaml  README.md            what it is, and the flags for each trainer
+    out/tokens/<split>/part-00000.jsonl     the truth: one row per generation
+    out/vocab/                              counts, d2t and t2d of the train split
+    out/<dialect>/<schema>/<split>/         chat forms, if asked for
+
+The data folders hold data files and nothing else, since trainers take every *.json and *.jsonl below one for data.
+The same rows and options give the same bytes.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from models.blob import Ids
+from models.errors import ExportRefused, SettingsError
+from producer import vocabulary as vocab
+from producer.card import card
+from producer.dialects import DIALECTS, Render
+from producer.forms import TOKENS, TRL, Chats, Folders, Form, Tokens
+from producer.manifest import manifest
+from producer.parquet import FOLDER as PARQUET
+from producer.parquet import Parquet
+from producer.rows import ExportRow
+from producer.selection import Selection, Vocabulary, end_tokens, unsound
+from producer.shards import MARK, Publication, Shard, write_file
+from producer.tally import Summary, Tally
+
+__all__ = ["FORMS", "ExportRow", "Options", "Selection", "Summary", "Vocabulary", "export"]
+
+FORMS = (TOKENS, TRL, PARQUET, *DIALECTS)
+BATCH = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """forms: of FORMS. mask_end: leave the end-of-turn token out of the mask, as Model-Optimizer and TorchSpec do.
+
+    draft_sizes: larger ones than the vocabulary are left out. hidden_size, hidden_layers: of the target, for the size of its
+    hidden states (2 bytes a value). render: a chat to ids, to measure how many rows survive each dialect.
+    facts: what the caller knows (tokenizer and template hash, waste, settings); JSON, goes into the manifest as it is.
+    """
+
+    vocabulary: Vocabulary
+    forms: tuple[str, ...] = (TOKENS,)
+    selection: Selection = field(default_factory=Selection)
+    mask_end: bool = False
+    draft_sizes: tuple[int, ...] = (32_000,)
+    shard_rows: int = 100_000
+    shard_bytes: int = 1 << 30
+    hidden_size: int | None = None
+    hidden_layers: int = 4
+    render: Render | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def settings(self) -> dict[str, Any]:
+        """What decides the bytes, JSON-ready."""
+        chosen = self.selection
+        return {
+            "forms": list(self.forms), "mask_end": self.mask_end, "draft_sizes": list(self.draft_sizes),
+            "shard_rows": self.shard_rows, "shard_bytes": self.shard_bytes, "min_grade": chosen.min_grade.label,
+            "val_share": chosen.val_share, "min_length": chosen.min_length, "max_length": chosen.max_length,
+            "without_flags": sorted(chosen.without_flags),
+            "metadata": {name: pattern.pattern for name, pattern in sorted(chosen.metadata.items())},
+            **{name: None if (value := getattr(chosen, name)) is None else sorted(value)
+               for name in ("providers", "quantizations", "finish_reasons")},
+        }
+
+
+def export(rows: Iterable[ExportRow], out: Path, options: Options) -> Summary:
+    """Writes `out`, replacing an earlier export there. ExportRefused if nothing is left to export or `out` is not ours."""
+    unknown = set(options.forms) - set(FORMS)
+    if unknown:
+        raise SettingsError(cause=f"no such form: {', '.join(sorted(unknown))}; there are {', '.join(FORMS)}")
+    with Publication(out) as publication:
+        try:
+            return _written(rows, publication.root, options)
+        except OSError as error:
+            raise ExportRefused(cause=f"{out}: {error.strerror or type(error).__name__}") from error
+
+
+def _written(rows: Iterable[ExportRow], root: Path, options: Options) -> Summary:
+    forms = {name: _form(name, root, options) for name in options.forms}
+    tally, counts = Tally(), vocab.Frequencies(options.vocabulary.size)
+    try:
+        _pass(rows, options, list(forms.values()), tally, counts)
+        shards = [shard for form in forms.values() for shard in form.close()]
+    except BaseException:
+        for form in forms.values():
+            form.abort()
+        raise
+    if not tally.rows:
+        why = ", ".join(f"{name} {n}" for name, n in tally.left_out.most_common()) or "there are none"
+        raise ExportRefused(cause=f"no rows to export: {why}")
+    sizes = [size for size in options.draft_sizes if size <= options.vocabulary.size] if tally.splits["train"] else []
+    shards += [shard for shard, _ in vocab.write(root, counts.counts, sizes)]
+    summary = _summary(options, tally, shards, forms, {size: vocab.coverage(counts.counts, size) for size in sizes})
+    made = card(summary).encode()
+    summary = replace(summary, shards=(*summary.shards, write_file(root, "README.md", made)))
+    write_file(root, MARK, manifest(summary).encode())
+    return summary
+
+
+def _form(name: str, root: Path, options: Options) -> Form:
+    if name == PARQUET:
+        return Parquet(root, options.shard_rows, options.vocabulary)
+    folders = Folders(root, options.shard_rows, options.shard_bytes)
+    if name in (TOKENS, TRL):
+        return Tokens(name, folders, options.vocabulary)
+    return Chats(name, folders, options.vocabulary, options.render)
+
+
+def _pass(rows: Iterable[ExportRow], options: Options, forms: list[Form], tally: Tally, counts: vocab.Frequencies) -> None:
+    source = iter(rows)
+    while batch := list(islice(source, BATCH)):
+        supervised: list[Ids] = []
+        for row in batch:
+            reason, covered = _judged(row, options)
+            if reason is not None:
+                tally.left_out[reason] += 1
+                continue
+            split = options.selection.split(row.primary_id)
+            for form in forms:
+                form.add(row, split, covered)
+            tally.add(row, split, covered)
+            if split == "train":
+                supervised.append(row.completion_ids[:covered])
+        counts.add(supervised)
+
+
+def _judged(row: ExportRow, options: Options) -> tuple[str | None, int]:
+    """(why the row is left out, or None; how many ids its mask covers)."""
+    reason = options.selection.unwanted(row) or unsound(row, options.vocabulary)
+    if reason is not None:
+        return reason, 0
+    covered = len(row.completion_ids) - (end_tokens(row, options.vocabulary) if options.mask_end else 0)
+    return (None, covered) if covered else ("nothing_supervised", 0)
+
+
+def _summary(options: Options, tally: Tally, shards: list[Shard], forms: Mapping[str, Form],
+             coverage: Mapping[int, float]) -> Summary:
+    chats = {name: form for name, form in forms.items() if isinstance(form, Chats)}
+    per_token = None if options.hidden_size is None else options.hidden_size * options.hidden_layers * 2
+    return Summary(
+        tally=tally, shards=tuple(shards), coverage=coverage, facts=options.facts, settings=options.settings(),
+        rates={name: (c.survived, c.tried) for name, c in chats.items() if c.tried},
+        chat_left_out={name: dict(sorted(c.left_out.items())) for name, c in chats.items()},
+        vocabulary_size=options.vocabulary.size, hidden_bytes_per_token=per_token)

@@ -1,0 +1,91 @@
+"""Which rows an export takes, and for what reason it leaves one out."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+import numpy as np
+
+from models.blob import Ids
+from models.states import Grade
+from producer.rows import ExportRow
+
+CUT_FLAGS = frozenset({"truncated", "no_answer"})  # what a cut row bears for having been cut, and nothing worse
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """None means any. lengths count all tokens of a row. metadata: a regular expression per field, searched in its text.
+
+    val_share: the share of conversations, chosen by the hash of their id, that go to the split `val`.
+    """
+
+    min_grade: Grade = Grade.VERIFIED
+    providers: frozenset[str] | None = None
+    quantizations: frozenset[str] | None = None
+    finish_reasons: frozenset[str] | None = None
+    without_flags: frozenset[str] = frozenset()
+    min_length: int = 1
+    max_length: int | None = None
+    metadata: Mapping[str, re.Pattern[str]] = field(default_factory=dict)
+    val_share: float = 0.05
+
+    def split(self, primary_id: str) -> str:
+        point = int.from_bytes(sha256(primary_id.encode()).digest()[:8]) / 2**64
+        return "val" if point < self.val_share else "train"
+
+    def unwanted(self, row: ExportRow) -> str | None:
+        """The filter that leaves this row out, or None."""
+        checks: tuple[tuple[str, bool], ...] = (
+            ("grade", row.grade < self.min_grade),
+            ("not_trainable", not row.trainable and not (row.cut and row.flags <= CUT_FLAGS)),
+            ("provider", self.providers is not None and row.provider not in self.providers),
+            ("quantization", self.quantizations is not None and row.quantization not in self.quantizations),
+            ("finish_reason", self.finish_reasons is not None and row.finish_reason not in self.finish_reasons),
+            ("flags", bool(self.without_flags & row.flags)),
+            ("length", row.length < self.min_length or (self.max_length is not None and row.length > self.max_length)),
+        )
+        for name, fails in checks:
+            if fails:
+                return name
+        return "metadata" if self.metadata and not self._described(row) else None
+
+    def _described(self, row: ExportRow) -> bool:
+        return all(name in row.metadata and pattern.search(str(row.metadata[name]))
+                   for name, pattern in self.metadata.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What an export must know of the model. decode: ids to text, as one string; bos_id, end_ids: None or empty if unknown."""
+
+    size: int
+    bos_id: int | None = None
+    end_ids: frozenset[int] = frozenset()
+    decode: Callable[[Ids], str] | None = None
+
+
+def unsound(row: ExportRow, vocabulary: Vocabulary) -> str | None:
+    """What makes these ids no training row whatever the filters say, or None."""
+    prompt, completion = row.prompt_ids, row.completion_ids
+    if not len(prompt):
+        return "no_prompt_ids"
+    if not len(completion):
+        return "nothing_supervised"
+    if max(int(prompt.view(np.uint32).max()), int(completion.view(np.uint32).max())) >= vocabulary.size:
+        return "id_out_of_vocabulary"
+    if vocabulary.bos_id is not None and len(prompt) > 1 and prompt[0] == prompt[1] == vocabulary.bos_id:
+        return "double_bos"
+    if row.cut and (int(completion[-1]) in vocabulary.end_ids or (row.spans and row.spans[-1].kind == "stop")):
+        return "closed_though_cut"
+    if row.spans and row.spans[-1].end != len(completion):
+        return "spans_do_not_fit"
+    return None
+
+
+def end_tokens(row: ExportRow, vocabulary: Vocabulary) -> int:
+    """How many ids at the end are the sampled end of the turn (0 or more)."""
+    if row.spans and row.spans[-1].kind == "stop":
+        return row.spans[-1].end - row.spans[-1].start
+    return int(int(row.completion_ids[-1]) in vocabulary.end_ids)

@@ -1,0 +1,214 @@
+"""Files of an export: shards with their hashes, and a folder that appears whole or not at all."""
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from hashlib import file_digest, sha256
+from pathlib import Path
+from typing import Self
+
+from models.errors import ExportRefused
+
+CHUNK_BYTES = 2 * 1024 * 1024
+MARK = "MANIFEST.yaml"  # what makes a folder an export, and thus one that may be replaced
+NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """path is relative to the export's root."""
+
+    path: str
+    rows: int
+    bytes: int
+    sha256: str
+
+
+class Shards:
+    """Lines into `folder/part-00000.jsonl`, -00001 ...; hashing and writing run beside the caller, two chunks at most behind."""
+
+    def __init__(self, root: Path, folder: str, max_rows: int, max_bytes: int) -> None:
+        self.root, self.folder, self.max_rows, self.max_bytes = root, folder, max_rows, max_bytes
+        self.done: list[Shard] = []
+        self._hand = ThreadPoolExecutor(1, thread_name_prefix="shards")
+        self._under_way: list[Future[None]] = []
+        self._file = -1
+        self._lines: list[bytes] = []
+        self._waiting = self._rows = self._bytes = 0
+
+    def write(self, line: bytes) -> None:
+        """One row, without its line end."""
+        if self._file < 0:
+            self._open()
+        self._lines.append(line)
+        self._waiting += len(line) + 1
+        self._rows += 1
+        full = self._rows >= self.max_rows or self._bytes + self._waiting >= self.max_bytes
+        if full or self._waiting >= CHUNK_BYTES:
+            self._hand_over()
+        if full:
+            self._finish()
+
+    def close(self) -> list[Shard]:
+        if self._file >= 0:
+            self._hand_over()
+            self._finish()
+        self._hand.shutdown()
+        return self.done
+
+    def abort(self) -> None:
+        self._hand.shutdown(cancel_futures=True)
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _open(self) -> None:
+        self._path = f"{self.folder}/part-{len(self.done):05d}.jsonl"
+        (self.root / self.folder).mkdir(parents=True, exist_ok=True)
+        self._file = os.open(self.root / self._path, NEW_FILE, 0o644)
+        self._hash = sha256()
+
+    def _hand_over(self) -> None:
+        self._lines.append(b"")
+        data = b"\n".join(self._lines)
+        self._bytes += len(data)
+        self._lines, self._waiting = [], 0
+        while len(self._under_way) > 1:
+            self._under_way.pop(0).result()
+        self._under_way.append(self._hand.submit(self._store, data))
+
+    def _store(self, data: bytes) -> None:
+        self._hash.update(data)
+        left = memoryview(data)
+        while left:
+            left = left[os.write(self._file, left):]
+
+    def _finish(self) -> None:
+        while self._under_way:
+            self._under_way.pop(0).result()
+        os.fsync(self._file)
+        os.close(self._file)
+        self.done.append(Shard(self._path, self._rows, self._bytes, self._hash.hexdigest()))
+        self._file, self._rows, self._bytes = -1, 0, 0
+
+
+def write_file(root: Path, path: str, data: bytes) -> Shard:
+    """A whole small file below `root`, which must not exist yet."""
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    file = os.open(root / path, NEW_FILE, 0o644)
+    with open(file, "wb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+    return Shard(path, 0, len(data), sha256(data).hexdigest())
+
+
+def sealed(root: Path, path: str, rows: int) -> Shard:
+    """A file that a library wrote below `root`: on disk, and with its hash."""
+    file = os.open(root / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with open(file, "rb") as stream:
+        os.fsync(stream.fileno())
+        digest = file_digest(stream, "sha256").hexdigest()
+        return Shard(path, rows, stream.tell(), digest)
+
+
+class Publication:
+    """A hidden folder beside `out` that takes its name when the block ends well, replacing an earlier export at once.
+
+    Killed half way it leaves nothing under the final name; the next export to that name clears what it left behind.
+    ExportRefused if `out` is a link, something else than an export, or being written by another process.
+    """
+
+    def __init__(self, out: Path) -> None:
+        self.out = out.parent.resolve() / out.name
+        self.root = self.out.parent / f".{self.out.name}.partial"
+        self._lock = -1
+
+    def __enter__(self) -> Self:
+        with _ours(self.out):
+            _check_replaceable(self.out)
+            if self.root.is_symlink():
+                raise ExportRefused(cause=f"{self.root} is a link")
+            self.root.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(self._lock)
+                raise ExportRefused(cause=f"another export to {self.out} is under way") from None
+            _empty(self.root)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                with _ours(self.out):
+                    _check_replaceable(self.out)
+                    _sync_folders(self.root)
+                    _swap(self.root, self.out)
+                    _sync(self.out.parent)
+        finally:
+            shutil.rmtree(self.root, ignore_errors=True)
+            os.close(self._lock)
+
+
+@contextlib.contextmanager
+def _ours(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ExportRefused(cause=f"{out}: {error.strerror or type(error).__name__}") from error
+
+
+def _check_replaceable(out: Path) -> None:
+    if out.is_symlink():
+        raise ExportRefused(cause=f"{out} is a link, and links are not followed")
+    if not out.exists():
+        return
+    if not out.is_dir() or (any(out.iterdir()) and not (out / MARK).is_file()):
+        raise ExportRefused(cause=f"{out} exists and is not an export (it has no {MARK}); it is left as it is")
+
+
+def _empty(root: Path) -> None:
+    for entry in root.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def _swap(new: Path, old: Path) -> None:
+    """`new` takes the place of `old` in one step (renameat2 EXCHANGE where there is something to replace)."""
+    if not old.exists():
+        os.rename(new, old)
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    at_cwd, exchange = -100, 2
+    if libc.renameat2(at_cwd, os.fsencode(new), at_cwd, os.fsencode(old), exchange):
+        number = ctypes.get_errno()
+        if number not in (errno.EINVAL, errno.ENOSYS):
+            raise OSError(number, os.strerror(number))
+        retired = old.parent / f".{old.name}.retired"  # a file system without exchange: two steps
+        shutil.rmtree(retired, ignore_errors=True)
+        os.rename(old, retired)
+        os.rename(new, old)
+        shutil.rmtree(retired)
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _sync_folders(root: Path) -> None:
+    for folder, _, _ in os.walk(root):
+        _sync(Path(folder))

@@ -1,0 +1,86 @@
+"""What an export holds, counted while it is written; memory grows with distinct values only."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from producer.rows import ExportRow
+from producer.shards import Shard
+
+PERCENTILES = (50, 90, 99, 100)
+
+
+@dataclass(slots=True)
+class Tally:
+    """tokens: of whole rows; supervised: those the mask covers, of cut rows too. cost_usd is of the rows taken."""
+
+    splits: Counter[str] = field(default_factory=Counter)
+    datasets: Counter[str] = field(default_factory=Counter)
+    grades: Counter[str] = field(default_factory=Counter)
+    finish_reasons: Counter[str] = field(default_factory=Counter)
+    providers: Counter[str] = field(default_factory=Counter)
+    models: Counter[str] = field(default_factory=Counter)
+    fingerprints: Counter[str] = field(default_factory=Counter)
+    grades_of_provider: Counter[tuple[str, str]] = field(default_factory=Counter)
+    lengths: Counter[int] = field(default_factory=Counter)
+    left_out: Counter[str] = field(default_factory=Counter)
+    tokens: int = 0
+    supervised: int = 0
+    cut: int = 0
+    cost_nusd: int = 0
+
+    @property
+    def rows(self) -> int:
+        return self.splits.total()
+
+    def add(self, row: ExportRow, split: str, covered: int) -> None:
+        provider = f"{row.provider or 'unnamed'} ({row.quantization or 'unknown'})"
+        self.splits[split] += 1
+        self.datasets[row.dataset] += 1
+        self.grades[row.grade.label] += 1
+        self.finish_reasons[row.finish_reason or "none"] += 1
+        self.providers[provider] += 1
+        self.models[row.model] += 1
+        self.fingerprints[row.fingerprint] += 1
+        self.grades_of_provider[provider, row.grade.label] += 1
+        self.lengths[row.length] += 1
+        self.tokens += row.length
+        self.supervised += covered
+        self.cut += row.cut
+        self.cost_nusd += round(row.cost_usd * 1e9)  # whole numbers add up to the same sum in any order
+
+    def percentiles(self) -> dict[str, int]:
+        """Lengths of whole rows: the smallest that so many percent of the rows do not pass."""
+        found, seen = {}, 0
+        ordered = sorted(self.lengths.items())
+        for percent in PERCENTILES:
+            wanted = -(-self.rows * percent // 100)
+            while ordered and seen < wanted:
+                seen += ordered[0][1]
+                last = ordered.pop(0)[0]
+            found["max" if percent == 100 else f"p{percent}"] = last
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """rates: per chat dialect, (rows whose ids its render gives again, rows tried). coverage: per draft size."""
+
+    tally: Tally
+    shards: tuple[Shard, ...]
+    rates: Mapping[str, tuple[int, int]]
+    chat_left_out: Mapping[str, Mapping[str, int]]
+    coverage: Mapping[int, float]
+    facts: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    vocabulary_size: int
+    hidden_bytes_per_token: int | None
+
+    @property
+    def rows(self) -> int:
+        return self.tally.rows
+
+    @property
+    def longest(self) -> int:
+        return max(self.tally.lengths)

@@ -6,10 +6,10 @@ import math
 import struct
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
+from typing import Any, NamedTuple
 
 from ops.simulator.behaviour import Behaviour, Lengths
-from ops.simulator.corpus import Corpus
+from ops.simulator.corpus import NO_MARK, Corpus
 
 _NORMAL = NormalDist()
 
@@ -50,15 +50,14 @@ class Natural:
         return self.head + self.content + 1
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(NamedTuple):
     """A part of an answer. Texts are JSON-escaped bytes, ready to be sent; `sampled` is the text before any parsing."""
 
     reasoning: bytes
     content: bytes
     sampled: bytes
     ids: bytes                 # "1,2,3", what was sampled, marks and end included
-    count: int
+    tokens: int
     reasoning_tokens: int
     stopped: bool              # False: the limit was hit
 
@@ -103,20 +102,17 @@ def _length(behaviour: Behaviour, kind: float, place: float) -> float:
 
 def cut(corpus: Corpus, answer: Natural, limit: int, begin: int = 0) -> Cut:
     """The answer from token `begin` on, at most `limit` tokens of it."""
-    end, marks = min(answer.length, begin + limit), corpus.marks
+    end, head, marks = min(answer.length, begin + limit), answer.head, corpus.marks
     r_at, r = _overlap(begin, end, answer.opened, answer.reasoning)
-    c_at, c = _overlap(begin, end, answer.head, answer.content)
-    opens = begin < answer.opened <= end
-    closes = answer.reasoning > 0 and begin < answer.head <= end
+    c_at, c = _overlap(begin, end, head, answer.content)
+    reasoning, reasoning_ids = corpus.slice(answer.reasoning_at + r_at, r)
+    content, content_ids = corpus.slice(answer.content_at + c_at, c)
+    opens = marks.open if begin < answer.opened <= end else NO_MARK
+    closes = marks.close if begin < head <= end else NO_MARK
     stopped = end == answer.length
-    reasoning = corpus.json_text(answer.reasoning_at + r_at, r)
-    content = corpus.json_text(answer.content_at + c_at, c)
-    think, texts = marks.think or (0, 0), [text.encode() for text in marks.texts]
-    ids = (b"%d," % think[0] if opens else b"", corpus.json_ids(answer.reasoning_at + r_at, r),
-           b"%d," % think[1] if closes else b"", corpus.json_ids(answer.content_at + c_at, c),
-           b"%d," % marks.end if stopped else b"")
-    sampled = (texts[0] if opens else b"", reasoning, texts[1] if closes else b"", content)
-    return Cut(reasoning, content, b"".join(sampled), b"".join(ids)[:-1], end - begin, r, stopped)
+    return Cut(reasoning, content, opens.text + reasoning + closes.text + content,
+               (opens.id + reasoning_ids + closes.id + content_ids + (marks.end.id if stopped else b""))[:-1],
+               end - begin, r, stopped)
 
 
 def _overlap(begin: int, end: int, at: int, count: int) -> tuple[int, int]:

@@ -57,7 +57,7 @@ class Simulator:
         return faults.draw(self.conditions.faults, identity, number)
 
     def natural(self, identity: bytes, thinking: bool, opened: bool) -> answers.Natural:
-        thinks = thinking and self.corpus.marks.think is not None
+        thinks = thinking and bool(self.corpus.marks.close.id)
         return answers.natural(self.behaviour, identity, thinks=thinks, opened=opened, factor=self.conditions.length_factor)
 
     def duration(self, answer: answers.Natural, count: int) -> tuple[float, float]:

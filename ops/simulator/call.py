@@ -118,12 +118,12 @@ class Call:
             return
         if self.sim.conditions.stalled:
             self.fault = "stall"
+        self.billed = self.costs
         if self.fault == "stall":
             return
         assert self.answer is not None
         self.cut = answers.cut(self.sim.corpus, self.answer, max(1, self.count), self.start_at)
         self.sim.remember(self)
-        self.billed = not self.fault or KINDS[self.fault].billed
         deliver(self)
 
     def reply(self, cut: answers.Cut) -> Reply:
@@ -133,7 +133,7 @@ class Call:
         model = "another/model" if self.fault == "other_model" else self.asked.model
         return Reply(
             id=self.generation_id, model=sim.model_json(model), created=int(self.started), host=self.host.name, cut=cut,
-            prompt_tokens=self.prompt.tokens, cost=self.cost(cut.count), asked=self.asked.body,
+            prompt_tokens=self.prompt.tokens, cost=self.cost(cut.tokens), asked=self.asked.body,
             prompt_ids=ids, fault=self.fault)
 
     def cost(self, tokens: int) -> float:
@@ -151,9 +151,16 @@ class Call:
         """The client hung up. What a provider goes on generating is billed all the same."""
         if self.running and self.cancels:
             self._stop_early()
-        elif self.run_at:
-            self.billed = not self.fault or KINDS[self.fault].billed
+        elif self.running:
+            self.billed = self.costs
+            if self.asked.stream:
+                self.sim.loop.call_at(self.run_at + self.run_s, self.sim.release, self)
         self.book(finished=False, hung_up=True)
+
+    @property
+    def costs(self) -> bool:
+        """A generation that ends as this one will is charged."""
+        return not self.fault or KINDS[self.fault].billed
 
     @property
     def cancels(self) -> bool:
@@ -163,7 +170,7 @@ class Call:
         if self.timer is not None:
             self.timer.cancel()
         self.count = self.generated
-        self.billed = self.count > 0
+        self.billed = self.costs and self.count > 0
         self.sim.release(self)
 
     @property

@@ -11,13 +11,13 @@ class SGLangGenerate:
 
     def body(self, reply: Reply) -> bytes:
         return self._state(reply, reply.cut, b'{"type":"stop","matched":%b}' % reply.last_id if reply.cut.stopped
-                           else b'{"type":"length","length":%d}' % reply.cut.count)
+                           else b'{"type":"length","length":%d}' % reply.cut.tokens)
 
     def _state(self, reply: Reply, cut: Cut, finish: bytes) -> bytes:
         return (
             b'{"text":"%b","output_ids":[%b],"meta_info":{"id":"%b","finish_reason":%b,"prompt_tokens":%d,"completion_tokens":%d,'
             b'"reasoning_tokens":%d,"cached_tokens":0,"weight_version":"default","num_retractions":0,"e2e_latency":0.0}}'
-            % (cut.sampled, cut.ids, reply.id.encode(), finish, reply.prompt_tokens, cut.count, cut.reasoning_tokens))
+            % (cut.sampled, cut.ids, reply.id.encode(), finish, reply.prompt_tokens, cut.tokens, cut.reasoning_tokens))
 
     def opening(self, reply: Reply) -> bytes:
         return b""
@@ -67,7 +67,7 @@ class LlamaCompletion:
             b'{"index":0,"content":"%b","tokens":[%b],"id_slot":0,"stop":true,"model":%b,"tokens_predicted":%d,"tokens_evaluated":%d,'
             b'"generation_settings":{},"prompt":"","has_new_line":false,"truncated":false,"stop_type":"%b","stopping_word":"",'
             b'"tokens_cached":0,"timings":{}}'
-            % (cut.sampled, tokens, reply.model, cut.count, reply.prompt_tokens, b"eos" if cut.stopped else b"limit"))
+            % (cut.sampled, tokens, reply.model, cut.tokens, reply.prompt_tokens, b"eos" if cut.stopped else b"limit"))
 
     def opening(self, reply: Reply) -> bytes:
         return b""

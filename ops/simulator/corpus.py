@@ -17,12 +17,26 @@ Split = Callable[[str], Sequence[str]]
 Encode = Callable[[str], Sequence[int]]
 
 
-class Marks(NamedTuple):
-    """Ids and texts around the thought, and the id that ends a turn. None: the model does not think aloud."""
+class Mark(NamedTuple):
+    """One special token: its text, and its id as "12,"."""
 
-    end: int
-    think: tuple[int, int] | None
-    texts: tuple[str, str] = ("<think>", "</think>")
+    text: bytes
+    id: bytes
+
+
+NO_MARK = Mark(b"", b"")
+
+
+class Marks(NamedTuple):
+    """What ends a turn, and what stands around a thought (NO_MARK: the model does not think aloud)."""
+
+    end: Mark
+    open: Mark = NO_MARK
+    close: Mark = NO_MARK
+
+
+def mark(text: str, number: int) -> Mark:
+    return Mark(text.encode(), b"%d," % number)
 
 
 class Corpus:
@@ -41,33 +55,20 @@ class Corpus:
     def __len__(self) -> int:
         return len(self.pieces)
 
-    def json_text(self, start: int, count: int) -> bytes:
-        """`count` tokens from `start` on as the inside of a JSON string, UTF-8."""
-        return self._ring(self._text, self._text_at, start, count)
+    def slice(self, start: int, count: int) -> tuple[bytes, bytes]:
+        """`count` tokens from `start` on: their text as the inside of a JSON string (UTF-8), their ids as "1,2,3,"."""
+        size, start = len(self.pieces), start % len(self.pieces)
+        stop = start + count
+        if stop <= size:
+            text, ids = self._text_at, self._ids_at
+            return self._text[text[start]:text[stop]], self._ids[ids[start]:ids[stop]]
+        return _ring(self._text, self._text_at, start, stop), _ring(self._ids, self._ids_at, start, stop)
 
-    def json_ids(self, start: int, count: int) -> bytes:
-        """Their ids as "1,2,3," (with the last comma)."""
-        return self._ring(self._ids, self._ids_at, start, count)
 
-    def text(self, start: int, count: int) -> str:
-        size = len(self.pieces)
-        return "".join(self.pieces[(start + i) % size] for i in range(count))
-
-    def id_list(self, start: int, count: int) -> list[int]:
-        size = len(self.ids)
-        return [self.ids[(start + i) % size] for i in range(count)]
-
-    def _ring(self, data: bytes, at: "array[int]", start: int, count: int) -> bytes:
-        size = len(self.pieces)
-        start %= size
-        if start + count <= size:
-            return data[at[start]:at[start + count]]
-        parts = [data[at[start]:]]
-        count -= size - start
-        whole, rest = divmod(count, size)
-        parts += [data] * whole
-        parts.append(data[:at[rest]])
-        return b"".join(parts)
+def _ring(data: bytes, at: "array[int]", start: int, stop: int) -> bytes:
+    """From `start` past the end of the ring (perhaps several times) to `stop`."""
+    whole, rest = divmod(stop, len(at) - 1)
+    return data[at[start]:] + data * (whole - 1) + data[:at[rest]]
 
 
 def _offsets(parts: Sequence[bytes]) -> "array[int]":
@@ -75,10 +76,10 @@ def _offsets(parts: Sequence[bytes]) -> "array[int]":
 
 
 def synthetic(seed: int) -> Corpus:
-    """The corpus under the simulator's own rule: one piece, one token. Ids are synthetic; 2 ends a turn, 0 and 1 a thought."""
+    """The corpus under the simulator's own rule: one piece, one token. Ids are synthetic; 0 and 1 enclose a thought, 2 ends."""
     pieces = list(islice(_passages(seed), SIZE))
     rank = {piece: FIRST_ID + i for i, piece in enumerate(sorted(set(pieces)))}
-    return Corpus(pieces, [rank[piece] for piece in pieces], Marks(end=2, think=(0, 1)))
+    return Corpus(pieces, [rank[piece] for piece in pieces], Marks(mark("", 2), mark("<think>", 0), mark("</think>", 1)))
 
 
 def tokenized(seed: int, split: Split, encode: Encode, marks: Marks) -> Corpus:

@@ -27,7 +27,7 @@ class Counting(Protocol):
 
 def of_ids(ids: Sequence[int], marks: corpus.Marks) -> Prompt:
     """A prompt that came as ids."""
-    opened = marks.think is not None and marks.think[0] not in ids[-2:]
+    opened = bool(marks.open.id) and int(marks.open.id[:-1]) not in ids[-2:]
     return Prompt(len(ids), opened, lambda: ",".join(map(str, ids)).encode())
 
 
@@ -42,7 +42,7 @@ class Own:
 
         def ids() -> bytes:
             head = [corpus.FIRST_ID + int.from_bytes(digest[i:i + 2], "big") for i in range(0, 8, 2)]
-            return b"".join(b"%d," % i for i in head) + self.corpus.json_ids(head[0], tokens - 4)[:-1]
+            return b"".join(b"%d," % i for i in head) + self.corpus.slice(head[0], tokens - 4)[1][:-1]
 
         return Prompt(tokens, False, ids)
 
@@ -57,8 +57,10 @@ class Profiled:
         self._template = self._profile.template_text or template or ""
         think = self._profile.think
         ids = self._vocabulary.added
-        marks = corpus.Marks(ids[self._profile.stop], (ids[think.open], ids[think.close]) if think else None,
-                             (think.open, think.close) if think else ("", ""))
+        marks = corpus.Marks(corpus.mark("", ids[self._profile.stop]))
+        if think is not None:
+            opens, closes = (corpus.mark(text, ids[text]) for text in (think.open, think.close))
+            marks = marks._replace(open=opens, close=closes)
         self.corpus = corpus.tokenized(seed, self._vocabulary.codec.pieces, self._vocabulary.encode_ordinary, marks)
 
     def prompt(self, asked: Any, tools: Any, thinking: bool, digest: bytes) -> Prompt:

@@ -107,7 +107,7 @@ class Stream:
     def _respond(self) -> None:
         self.call.sim.release(self.call)
         refused = refusal(self.call.fault)
-        self.call.status, self.call.billed = refused.status, KINDS[self.call.fault].billed
+        self.call.status, self.call.billed = refused.status, self.call.costs
         self.call.connection.respond(refused.status, refused.body, refused.headers, self.call.delivered)
 
     def _open(self) -> None:
@@ -159,7 +159,7 @@ class Stream:
     def _finish(self) -> None:
         call, connection, fault = self.call, self.call.connection, self.call.fault
         call.sim.release(call)
-        call.billed = not fault or KINDS[fault].billed
+        call.billed = call.costs
         if not fault or fault in SERVED:
             call.sim.remember(call)
             connection.chunk(call.dialect.closing(self._reply))

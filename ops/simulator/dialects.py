@@ -25,6 +25,7 @@ class Reply:
     asked: Mapping[str, Any]
     prompt_ids: bytes = b""
     fault: str = ""
+    head: bytes = b""          # the fields that every event of a stream repeats, kept by the dialect
 
     @property
     def finish(self) -> bytes:
@@ -45,7 +46,7 @@ class Reply:
 
     @property
     def counts(self) -> bytes:
-        n, m = self.prompt_tokens, self.cut.count
+        n, m = self.prompt_tokens, self.cut.tokens
         return b'"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d' % (n, m, n + m)
 
 
@@ -93,8 +94,10 @@ class OpenRouter:
                 b'"native_finish_reason":%b,"logprobs":null}]}\n\n' % (self._head(reply), delta, finish, finish))
 
     def _head(self, reply: Reply) -> bytes:
-        return b'"id":"%b","provider":%b,"model":%b,"created":%d' % (
-            reply.id.encode(), json.dumps(reply.host).encode(), reply.model, reply.created)
+        if not reply.head:
+            reply.head = b'"id":"%b","provider":%b,"model":%b,"created":%d' % (
+                reply.id.encode(), json.dumps(reply.host).encode(), reply.model, reply.created)
+        return reply.head
 
     def _details(self, cut: Cut) -> bytes:
         if not cut.has_reasoning:
@@ -213,4 +216,4 @@ class LlamaCpp(_Engine):
             b',"__verbose":{"index":0,"content":"%b","tokens":[%b],"id_slot":0,"stop":true,"model":%b,"tokens_predicted":%d,'
             b'"tokens_evaluated":%d,"generation_settings":{},"prompt":"","has_new_line":false,"truncated":false,"stop_type":"%b",'
             b'"stopping_word":"","tokens_cached":0}'
-            % (cut.sampled, tokens, reply.model, cut.count, reply.prompt_tokens, b"eos" if cut.stopped else b"limit"))
+            % (cut.sampled, tokens, reply.model, cut.tokens, reply.prompt_tokens, b"eos" if cut.stopped else b"limit"))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 SERIES_S = 3_600             # seconds of the rate series that are kept
+COUNTS = ("calls", "finished", "complete", "hung_up", "lost", "paid_after_complete", "prompt_tokens_billed", "tokens_billed")
 
 
 class Record(NamedTuple):
@@ -58,6 +59,7 @@ class Ledger:
         self._complete_of: Counter[int] = Counter()
         self._paid_of: Counter[int] = Counter()
         self._paid_at: Counter[tuple[int, int]] = Counter()
+        self._complete_at: set[tuple[int, int]] = set()
         self._counts: Counter[str] = Counter()
         self._status: Counter[int] = Counter()
         self._fault: Counter[str] = Counter()
@@ -82,14 +84,23 @@ class Ledger:
         self._status[record.status] += 1
         if record.fault:
             self._fault[record.fault] += 1
-        self._counts.update(calls=1, finished=record.finished, complete=record.complete, hung_up=record.hung_up)
-        if record.complete:
-            self._complete_of[record.prompt] += 1
+        counts = self._counts
+        counts["calls"] += 1
+        counts["finished"] += record.finished
+        counts["complete"] += record.complete
+        counts["hung_up"] += record.hung_up
+        size = (record.prompt, record.max_tokens)
         if record.billed:
             self._paid_of[record.prompt] += 1
-            self._paid_at[record.prompt, record.max_tokens] += 1
-            self._counts.update(prompt_tokens_billed=record.prompt_tokens, tokens_billed=record.completion_tokens)
+            self._paid_at[size] += 1
+            counts["lost"] += not record.complete
+            counts["paid_after_complete"] += size in self._complete_at
+            counts["prompt_tokens_billed"] += record.prompt_tokens
+            counts["tokens_billed"] += record.completion_tokens
             self.cost_usd += record.cost
+        if record.complete:
+            self._complete_of[record.prompt] += 1
+            self._complete_at.add(size)
         if len(self.records) < self._limit:
             self.records.append(record)
         if self._file is not None:
@@ -100,10 +111,11 @@ class Ledger:
         self.max_running = max(self.max_running, self.running)
 
     def summary(self) -> dict[str, Any]:
-        """All counts. `paid_twice`: prompts billed more than once; `..._same_size`: ... with the same max_tokens."""
-        counts = ("calls", "finished", "complete", "hung_up", "prompt_tokens_billed", "tokens_billed")
+        """All counts. lost: billed calls whose answer nobody got. paid_after_complete: billed calls of a prompt and max_tokens
+        that had been answered whole before. paid_twice: prompts billed more than once; ..._same_size: with one max_tokens.
+        """
         return {
-            **{name: self._counts[name] for name in counts},
+            **{name: self._counts[name] for name in COUNTS},
             "by_status": {str(k): v for k, v in sorted(self._status.items())},
             "by_fault": dict(sorted(self._fault.items())),
             "prompts": len(self.calls_of),

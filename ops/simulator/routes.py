@@ -47,7 +47,7 @@ class Routes:
                 self._simulator.ledger.reset()
                 return _json(connection, 200, {"reset": True})
         if request.method == "GET" and request.path == "/ledger":
-            return sides.send_ledger(connection, self._simulator, int(request.query.get("after", "0")))
+            return sides.send_ledger(connection, self._simulator, _number(request.query.get("after", "")))
         status, found = sides.get(self._simulator, request)
         if isinstance(found, bytes):
             return connection.respond(status, found, {"content-type": "text/plain"})
@@ -82,6 +82,10 @@ class Routes:
             return _json(connection, 400, {"error": {"message": str(error)}})
         simulator.advance()
         return _json(connection, 200, simulator.conditions.as_dict())
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdecimal() else 0
 
 
 def _bare(path: str) -> str:

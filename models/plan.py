@@ -41,6 +41,7 @@ class Account(Part):
     api_key_file: Path | None = None
     api_key_env: str | None = None      # the name of a variable, not its value
     max_in_flight: int = Field(5_000, ge=1, le=100_000)
+    slow_start: bool | None = None      # probe the capacity from below; by default for hosted accounts only
 
     @field_validator("base_url")
     @classmethod

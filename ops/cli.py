@@ -23,7 +23,7 @@ app = typer.Typer(
 
 Prompts = Annotated[Path | None, typer.Argument(help="a file of prompts, or a folder of them (one dataset each)")]
 PlanFile = Annotated[
-    Path | None, typer.Option("--plan", help="a draftmill.toml; ./draftmill.toml is used if no prompts are named")
+    Path | None, typer.Option("--plan", help="a draftmill.toml [./draftmill.toml if no prompts are named]")
 ]
 Partition = Annotated[str | None, typer.Option(help="one dataset by name, or all")]
 Home = Annotated[Path | None, typer.Option(help="where services and their data live [.draftmill]")]
@@ -396,9 +396,11 @@ def doctor(
 @app.command(rich_help_panel="Processes", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def simulator(context: typer.Context) -> None:
     """An HTTP server that answers like OpenRouter and SGLang, with faults and a ledger of its own (for tests)."""
-    from ops.simulator.__main__ import main as simulate
+    from ops.simulator.__main__ import behaviour, parser
+    from ops.simulator.app import main as serve
 
-    simulate(context.args)
+    given = parser().parse_args(context.args)
+    serve(behaviour(given), given.host, given.port, given.ready_file)
 
 
 def main() -> None:

@@ -147,8 +147,9 @@ class Worker:
         return self._endpoints[name]
 
     def _limiter(self, name: str, account: Account) -> Limiter:
+        slow = account.kind == "openrouter" if account.slow_start is None else account.slow_start
         limiter = Limiter(self._redis, name, f"{self.id}", account.max_in_flight, prefix=self._settings.key_prefix,
-                          start=None if account.kind == "openrouter" else account.max_in_flight)
+                          **({} if slow else {"start": account.max_in_flight}))
         limiter.start()
         return limiter
 

@@ -1,0 +1,23 @@
+"""Whole runs in folders of their own."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ops.bench.rig import Rig
+
+
+@pytest.fixture
+def rig(services: object) -> Iterator[Rig]:
+    """A run to be started; whatever it leaves is killed. (`services`: skipped or failed together with them.)"""
+    folder = Path(tempfile.mkdtemp(prefix="draftmill-flow-"))
+    folder.chmod(0o755)   # root's PostgreSQL runs as nobody and must be able to enter
+    rig = Rig(folder)
+    try:
+        yield rig
+    finally:
+        rig.kill_everything()
+        shutil.rmtree(folder, ignore_errors=True)

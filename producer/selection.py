@@ -73,7 +73,7 @@ def unsound(row: ExportRow, vocabulary: Vocabulary) -> str | None:
         return "no_prompt_ids"
     if not len(completion):
         return "nothing_supervised"
-    if max(int(prompt.view(np.uint32).max()), int(completion.view(np.uint32).max())) >= vocabulary.size:
+    if not _known(prompt, vocabulary.size) or not _known(completion, vocabulary.size):
         return "id_out_of_vocabulary"
     if vocabulary.bos_id is not None and len(prompt) > 1 and prompt[0] == prompt[1] == vocabulary.bos_id:
         return "double_bos"
@@ -82,6 +82,11 @@ def unsound(row: ExportRow, vocabulary: Vocabulary) -> str | None:
     if row.spans and row.spans[-1].end != len(completion):
         return "spans_do_not_fit"
     return None
+
+
+def _known(ids: Ids, size: int) -> bool:
+    # As unsigned numbers, negative ids are too large as well: one comparison for both ends.
+    return int(np.maximum.reduce(ids.view(np.uint32))) < size
 
 
 def end_tokens(row: ExportRow, vocabulary: Vocabulary) -> int:

@@ -35,17 +35,18 @@ class Tally:
         return self.splits.total()
 
     def add(self, row: ExportRow, split: str, covered: int) -> None:
+        length, grade = row.length, row.grade.label
         provider = f"{row.provider or 'unnamed'} ({row.quantization or 'unknown'})"
         self.splits[split] += 1
         self.datasets[row.dataset] += 1
-        self.grades[row.grade.label] += 1
+        self.grades[grade] += 1
         self.finish_reasons[row.finish_reason or "none"] += 1
         self.providers[provider] += 1
         self.models[row.model] += 1
         self.fingerprints[row.fingerprint] += 1
-        self.grades_of_provider[provider, row.grade.label] += 1
-        self.lengths[row.length] += 1
-        self.tokens += row.length
+        self.grades_of_provider[provider, grade] += 1
+        self.lengths[length] += 1
+        self.tokens += length
         self.supervised += covered
         self.cut += row.cut
         self.cost_nusd += round(row.cost_usd * 1e9)  # whole numbers add up to the same sum in any order

@@ -13,6 +13,7 @@ though a small one passes. Hence: every column in every row.
 
 import json
 import math
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -26,6 +27,7 @@ from producer.selection import Vocabulary
 UNSET_TEMPERATURE = -1.0  # the provider's own: never null, never an integer
 
 _encode = msgspec.json.Encoder().encode
+_sorted = msgspec.json.Encoder(order="deterministic").encode
 
 
 def scalars(row: ExportRow, covered: int) -> dict[str, Any]:
@@ -44,21 +46,22 @@ def scalars(row: ExportRow, covered: int) -> dict[str, Any]:
 
 def extra(row: ExportRow) -> str:
     """What has no fixed type, as JSON in ASCII, keys sorted."""
-    return json.dumps({
+    document = {
         "account": row.account, "billed_completion_tokens": row.completion_tokens, "billed_prompt_tokens": row.prompt_tokens,
         "cost_usd": row.cost_usd, "created_at": row.created_at, "fingerprint": row.fingerprint, "flags": sorted(row.flags),
-        "metadata": row.metadata, "sampling": row.sampling, "spans": [[s.kind, s.start, s.end] for s in row.spans],
-    }, sort_keys=True, separators=(",", ":"))
+        "metadata": row.metadata, "sampling": row.sampling, "spans": [(s.kind, s.start, s.end) for s in row.spans]}
+    text = _sorted(document)
+    return text.decode() if text.isascii() else json.dumps(document, sort_keys=True, separators=(",", ":"))
 
 
 def line(row: ExportRow, vocabulary: Vocabulary, covered: int, mask_name: str = "loss_mask") -> bytes:
     """The row as one line of JSON, without its line end. covered: ids of the completion under the mask, from its start."""
-    text = b""
+    whole, text = ids(row), b""
     if vocabulary.decode is not None:
         # ASCII: U+2028 and its like would end the line for readers that are not careful.
-        text = b'"text":%b,' % json.dumps(vocabulary.decode(ids(row))).encode()
+        text = b'"text":%b,' % json.dumps(vocabulary.decode(whole)).encode()
     return b'{"id":%b,"primary_id":%b,"input_ids":%b,"%b":%b,%b%b,"extra":%b}' % (
-        _encode(row.id), _encode(row.primary_id), _ids(row), mask_name.encode(), _mask(row, covered),
+        _encode(row.id), _encode(row.primary_id), _list(whole, vocabulary.size), mask_name.encode(), _mask(row, covered),
         text, _encode(scalars(row, covered))[1:-1], _encode(extra(row)))
 
 
@@ -72,8 +75,15 @@ def mask(row: ExportRow, covered: int) -> NDArray[np.int8]:
     return flags
 
 
-def _ids(row: ExportRow) -> bytes:
-    return _encode(row.prompt_ids.tolist())[:-1] + b"," + _encode(row.completion_ids.tolist())[1:]
+@lru_cache(maxsize=4)
+def _digits(size: int) -> NDArray[np.uint64]:
+    """Each id as eight bytes of text, spaces before and a comma behind."""
+    return np.frombuffer(b"".join(b"%7d," % i for i in range(size)), dtype=np.uint64)
+
+
+def _list(whole: Ids, size: int) -> bytes:
+    # A look-up in a table of texts: half the time of encoding a list of ints, which was the largest part of a row.
+    return b"[%b]" % _digits(size).take(whole).tobytes().translate(None, b" ")[:-1]
 
 
 def _mask(row: ExportRow, covered: int) -> bytes:

@@ -328,7 +328,8 @@ IDS = st.lists(st.integers(0, 999), min_size=1, max_size=30)
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
-@given(prompt=IDS, completion=IDS, names=st.text(), flag=st.text(max_size=4), temperature=st.floats() | st.none(), end=st.booleans())
+@given(prompt=IDS, completion=IDS, names=st.text(), flag=st.text(max_size=4), temperature=st.floats() | st.none(),
+       end=st.booleans())
 def test_any_row_is_one_line_with_one_run_of_ones(row: Make, prompt: list[int], completion: list[int], names: str, flag: str,
                                                   temperature: float | None, end: bool) -> None:
     some = row(id=names, provider=names, metadata={names: names}, flags=frozenset({flag}), temperature=temperature,

@@ -140,8 +140,9 @@ class DatasetPlan(Part):
 
     def fingerprint(self) -> dict[str, Any]:
         """The settings that make rows differ, JSON-ready; compared name by name before datasets are mixed."""
-        return json.loads(self.model_dump_json(
-            include={"profile", "model", "turns", "thinking", "reasoning", "sampling", "routing"}))  # type: ignore[no-any-return]
+        settings: dict[str, Any] = json.loads(self.model_dump_json(
+            include={"profile", "model", "turns", "thinking", "reasoning", "sampling", "routing"}))
+        return settings
 
     def fingerprint_id(self) -> str:
         return hashlib.sha256(json.dumps(self.fingerprint(), sort_keys=True).encode()).hexdigest()[:16]

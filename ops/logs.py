@@ -3,6 +3,7 @@
 import logging
 import re
 import sys
+from collections.abc import MutableMapping
 from typing import Any, TextIO
 
 import structlog
@@ -16,7 +17,7 @@ def redacted(text: str) -> str:
     return _SECRET.sub(lambda m: (m["keep"] or m["bearer"] or "") + "***", text)
 
 
-def _redact(_logger: Any, _method: str, event: dict[str, Any]) -> dict[str, Any]:
+def _redact(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     return {k: redacted(v) if isinstance(v, str) else v for k, v in event.items()}
 
 

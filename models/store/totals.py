@@ -69,9 +69,11 @@ class DatasetTotals:
                 "finished": self.finished}
 
 
-_DATASETS = text("select * from dataset where cast(:p_names as text[]) is null or name = any(cast(:p_names as text[])) order by name")
+_DATASETS = text("""
+select * from dataset where cast(:p_names as text[]) is null or name = any(cast(:p_names as text[])) order by name""")
 _GRADES = text("select dataset_id, grade, count(*) as n from completion group by 1, 2")
-_FAILURES = text("select dataset_id, coalesce(reason, '?') as code, count(*) as n from sample where state = 3 group by 1, 2 order by 3 desc")
+_FAILURES = text("""
+select dataset_id, coalesce(reason, '?') as code, count(*) as n from sample where state = 3 group by 1, 2 order by 3 desc""")
 _RUNNING = text("select dataset_id, lane, count(*) as n from attempt where ended_at is null group by 1, 2")
 _RATE = text("""
 select a.dataset_id, sum(a.completion_tokens) / 60.0 as rate from attempt a, dataset d
@@ -166,5 +168,6 @@ group by 1, 2, 3 order by 1, 4 desc""")
 
 
 def providers(connection: Connection, names: list[str] | None = None) -> list[ProviderTotals]:
-    return [ProviderTotals(*(float(v) if i >= 8 and v is not None else v for i, v in enumerate(row)))
-            for row in connection.execute(_PROVIDERS, {"p_names": names})]
+    return [ProviderTotals(r.dataset, r.provider, r.quantization, r.calls, r.ok, r.refused, r.broken, r.truncated, r.p50, r.p95,
+                           None if r.rate is None else float(r.rate), float(r.cost))
+            for r in connection.execute(_PROVIDERS, {"p_names": names})]

@@ -52,12 +52,13 @@ def chat(dialect: str, row: ExportRow, vocabulary: Vocabulary) -> Chat | str:
     if dialect == "specforge":
         messages = _with_system(messages)
         flat = [_flat(m, group != "plain", as_text=True) for m in messages]
-        return Chat("plain" if group == "plain" else "tools", _row(row, "conversations", flat, tools), messages, tools)
+        group = "plain" if group == "plain" else "tools"
+        return Chat(group, _row(row, "conversations", flat, _column(group, tools)), messages, tools)
     flat = [_flat(m, has_calls, as_text=False) for m in messages]
     if dialect == "modelopt":  # its template call gets no tools
         return Chat("calls" if has_calls else "plain", _row(row, "messages", flat, None), messages, None)
     name = "conversations" if dialect == "speculators" else "messages"
-    return Chat(group, _row(row, name, flat, tools), messages, tools)
+    return Chat(group, _row(row, name, flat, _column(group, tools)), messages, tools)
 
 
 def survives(row: ExportRow, told: Chat, render: Render) -> bool:
@@ -68,9 +69,12 @@ def survives(row: ExportRow, told: Chat, render: Render) -> bool:
 
 def _row(row: ExportRow, name: str, messages: list[Message], tools: list[dict[str, Any]] | None) -> dict[str, Any]:
     line: dict[str, Any] = {"id": row.id, name: messages}
-    if tools:
-        line["tools"] = json.dumps(tools, ensure_ascii=False)
-    return line
+    return line if tools is None else {**line, "tools": json.dumps(tools, ensure_ascii=False)}
+
+
+def _column(group: str, tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+    """In a folder with tools every row has the column, be it empty."""
+    return None if group == "plain" else tools or []
 
 
 def _with_system(messages: list[Message]) -> list[Message]:

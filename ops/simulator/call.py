@@ -52,15 +52,15 @@ class Call:
         sim, conditions = self.sim, self.sim.conditions
         if not conditions.admits_key(authorization):
             return self.refuse("401")
-        outage = conditions.present_outage()
-        if outage is not None and sim.chance() < outage.share:
-            return self.refuse(outage.fault, outage.retry_after_s)
-        if self.prompt.tokens + (self.asked.max_tokens % UNLIMITED) > (context := sim.behaviour.context_length):
+        wanted = self.asked.max_tokens if self.asked.max_tokens < UNLIMITED else 0
+        if self.prompt.tokens + wanted > (context := sim.behaviour.context_length):
             return self._send_refusal("context", bad_request(
                 f"The context length is {context} tokens; prompt and max_tokens ask for more", "context_length_exceeded"))
-        fault = sim.fault_of(self.identity, self.number)
+        outage = conditions.present_outage()
+        hit = outage is not None and sim.chance() < outage.share
+        fault = outage.fault if outage is not None and hit else sim.fault_of(self.identity, self.number)
         if fault and KINDS[fault].early:
-            return self.refuse(fault)
+            return self.refuse(fault, outage.retry_after_s if outage is not None and hit else None)
         self.fault = "stall" if conditions.stalled else fault
         return self._admit()
 

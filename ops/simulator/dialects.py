@@ -202,10 +202,15 @@ class LlamaCpp(_Engine):
         thought = b',"reasoning_content":"%b"' % cut.reasoning.lstrip(b" ") if cut.has_reasoning else b""
         return (
             b'{"choices":[{"finish_reason":%b,"index":0,"message":{"role":"assistant","content":"%b"%b}}],"created":%d,"model":%b,'
-            b'"system_fingerprint":"simulator","object":"chat.completion","usage":{%b,"prompt_tokens_details":{"cached_tokens":0}},'
-            b'"id":"%b"%b}'
-            % (reply.finish, cut.content.lstrip(b" "), thought, reply.created, reply.model, reply.counts,
+            b'"system_fingerprint":"simulator","object":"chat.completion"%b,"id":"%b"%b}'
+            % (reply.finish, cut.content.lstrip(b" "), thought, reply.created, reply.model, self._usage(reply),
                reply.id.encode(), self._verbose(reply)))
+
+    def opening(self, reply: Reply) -> bytes:
+        return self._chunk(reply, b'{"role":"assistant","content":null}', b"null", b"")
+
+    def _usage(self, reply: Reply) -> bytes:
+        return b"" if reply.fault == "no_usage" else b',"usage":{%b,"prompt_tokens_details":{"cached_tokens":0}}' % reply.counts
 
     def _verbose(self, reply: Reply) -> bytes:
         if not reply.asked.get("verbose"):

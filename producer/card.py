@@ -64,7 +64,7 @@ def _trust(summary: Summary) -> str:
     rows = [(provider, *(f"{tally.grades_of_provider[provider, grade]:,}" for grade in grades))
             for provider in sorted(tally.providers)]
     intro = ("How the ids of a row are known (`exactness`): engine, the engine's own; logprobs, from the bytes of each token; "
-             "verified, encoded from the text with one candidate that agrees with the billed count; anything less is weaker.")
+             "verified, encoded from the text,\nwith one candidate that agrees with the billed count; anything less is weaker.")
     return f"## Grades\n\n{intro}\n\n" + _table(("provider (quantization)", *grades), rows)
 
 
@@ -72,37 +72,51 @@ def _trainers(summary: Summary) -> str:
     if "tokens" not in summary.settings["forms"]:
         return ""
     longest = summary.longest
-    sizes = list(summary.coverage)
-    mapping = "  model.vocab_mapping_path=vocab/vocab_mapping.pt" if sizes else ""
-    over = [f"{name} cuts at {n:,} by default: {_over(summary, n)}" for name, n in DEFAULT_LENGTHS.items() if longest > n]
-    warning = "\n".join(f"- {line}" for line in over)
-    draft = f"\n    cp vocab/d2t-{sizes[0]}.npy vocab/t2d-{sizes[0]}.npy prepared/" if sizes else ""
+    over = [f"- {name} cuts at {n:,} by default: {_over(summary, n)}" for name, n in DEFAULT_LENGTHS.items() if longest > n]
+    warning = "\n".join(["", *over])
     return f"""## Trainers
 
 The longest row has {longest:,} tokens. Longer rows than a trainer's limit are cut on the right, in the answer, without a word:
-give the limit. After loading, count the rows.
-{warning}
+give the limit. After loading, count the rows.{warning}
 
-SpecForge takes one file of tokens, so join the shards; a draft vocabulary needs the map (torch has to be installed at export
-for `vocab_mapping.pt`):
+SpecForge takes one file of tokens, so join the shards:
 
     cat tokens/train/*.jsonl > train.jsonl
-    data.prompts_path=train.jsonl data.max_length={longest}{mapping}
+    data.prompts_path=train.jsonl data.max_length={longest}{_specforge_map(summary)}
 
 speculators, one split at a time, into a folder that is new (it does nothing where Arrow files are, and reuses an old
 `token_freq.pt`); never give it the folder above the splits, which it would read as one:
 
     speculators prepare-data --model TOKENIZER --data tokens/train --output prepared \\
-      --seq-length {longest} --no-skip-token-freq{draft}
+      --seq-length {longest} --no-skip-token-freq{_speculators_map(summary)}
     speculators train ... --total-seq-len {longest}
 
 TRL reads the form `trl` (`assistant_masks`). Model-Optimizer and TorchSpec take chat only; render rates are below.
 """
 
 
+def _specforge_map(summary: Summary) -> str:
+    if not summary.coverage:
+        return ""
+    size = next(iter(summary.coverage))
+    made = any(shard.path == "vocab/vocab_mapping.pt" for shard in summary.shards)
+    return " model.vocab_mapping_path=vocab/vocab_mapping.pt" + ("" if made else f"""
+
+Its map is written where torch is installed at export; without, make it from the arrays:
+
+    import numpy, torch
+    arrays = {{name: torch.from_numpy(numpy.load(f"vocab/{{name}}-{size}.npy")) for name in ("d2t", "t2d")}}
+    torch.save(arrays, "vocab/vocab_mapping.pt")""")
+
+
+def _speculators_map(summary: Summary) -> str:
+    size = next(iter(summary.coverage), None)
+    return "" if size is None else f"\n    cp vocab/d2t-{size}.npy vocab/t2d-{size}.npy prepared/"
+
+
 def _over(summary: Summary, limit: int) -> str:
     n = sum(count for length, count in summary.tally.lengths.items() if length > limit)
-    return f"{n:,} rows ({_percent(n, summary.rows)}) are longer"
+    return f"longer rows {n:,} ({_percent(n, summary.rows)})"
 
 
 def _vocabulary(summary: Summary) -> str:
@@ -123,7 +137,7 @@ def _chats(summary: Summary) -> str:
         equal, tried = summary.rates.get(name, (0, 0))
         rate = f"{equal:,} of {tried:,} ({_percent(equal, tried)})" if tried else "not measured"
         rows.append((name, rate, _counts(summary.chat_left_out[name]) or "none"))
-    intro = ("Derived, one per trainer: rendered and tokenised again there, so not all rows keep their ids. Give a trainer one "
+    intro = ("Derived, one per trainer: rendered and tokenised again there, so not all rows keep their ids. Give a trainer one\n"
              "folder of a split; rows with tools are apart. Train on the last turn only: the history has rows of its own.")
     return f"## Chat forms\n\n{intro}\n\n" + _table(("form", "rows whose ids are equal after the render", "left out"), rows)
 

@@ -195,7 +195,7 @@ def test_the_card_says_how_many_rows_a_trainers_silent_limit_would_cut(tmp_path:
     long = row(id="long", completion_ids=np.full(3_000, 9, dtype=np.int32), spans=())
     export([row(), long], tmp_path / "out", options)
     card = (tmp_path / "out/README.md").read_text()
-    assert "SpecForge cuts at 2,048 by default: 1 rows (50.0%) are longer" in card
+    assert "SpecForge cuts at 2,048 by default: longer rows 1 (50.0%)" in card
     assert "speculators cuts" not in card
 
 

@@ -153,7 +153,7 @@ class Simulator:
                 return
             if not call.connection.started:
                 call.status = 200
-                call.connection.start(200, {"content-type": "application/json", "x-generation-id": call.generation_id})
+                call.connection.start(200, {"content-type": "application/json", **call.names})
             call.connection.chunk(b"\n")
             self.loop.call_later(every, drip)
 

@@ -86,7 +86,7 @@ class Behaviour:
     api_keys_file: Path | None = None        # one key a line; without it any key is good
     # ledger
     ledger: Path | None = None               # JSON lines, appended
-    ledger_limit: int = 2_000_000            # calls kept in memory (about 250 bytes each); counts go on beyond
+    ledger_limit: int = 1_000_000            # calls kept in memory (about 0.6 KB each); counts go on beyond
 
     def __post_init__(self) -> None:
         for kind, share in self.faults.items():

@@ -95,7 +95,7 @@ class Call:
 
     def _respond(self, refused: Refusal) -> None:
         self.status = refused.status
-        self.connection.respond(refused.status, refused.body, refused.headers, self.delivered)
+        self.connection.respond(refused.status, refused.body, {**refused.headers, **self.names}, self.delivered)
 
     # generation
 
@@ -144,6 +144,11 @@ class Call:
     @property
     def generation_id(self) -> str:
         return f"gen-{self.sim.born}-{self.seq:08d}"
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The header that names the generation before any body, whatever becomes of it."""
+        return {"x-generation-id": self.generation_id}
 
     # ends
 

@@ -24,7 +24,7 @@ def deliver(call: "Call") -> None:
     assert call.cut is not None
     connection, fault = call.connection, call.fault
     body = call.dialect.body(call.reply(call.cut))
-    headers: Mapping[str, str] = {**JSON, "x-generation-id": call.generation_id}
+    headers: Mapping[str, str] = JSON
     call.status = 200
     if fault and fault not in SERVED:
         if KINDS[fault].ending is not Ending.REPLY:
@@ -37,17 +37,17 @@ def deliver(call: "Call") -> None:
         connection.chunk(body)
         connection.end(call.delivered)
     else:
-        connection.respond(call.status, body, headers, call.delivered)
+        connection.respond(call.status, body, {**headers, **call.names}, call.delivered)
     return None
 
 
 def _break(call: "Call", body: bytes) -> None:
     half, connection = body[:len(body) // 2], call.connection
     if call.fault == "short_body" and not connection.started:
-        connection.respond(200, half, JSON, promised=len(body))
+        connection.respond(200, half, {**JSON, **call.names}, promised=len(body))
         return call.break_off()
     if not connection.started:
-        connection.start(200, JSON)
+        connection.start(200, {**JSON, **call.names})
     connection.chunk(half)
     if call.fault == "reset":
         return call.after(RESET_AFTER_S, lambda: call.break_off(reset=True))
@@ -108,12 +108,12 @@ class Stream:
         self.call.sim.release(self.call)
         refused = refusal(self.call.fault)
         self.call.status, self.call.billed = refused.status, self.call.costs
-        self.call.connection.respond(refused.status, refused.body, refused.headers, self.call.delivered)
+        self.call.connection.respond(refused.status, refused.body, {**refused.headers, **self.call.names}, self.call.delivered)
 
     def _open(self) -> None:
         call = self.call
         call.status = 200
-        call.connection.start(200, {**EVENTS, "x-generation-id": call.generation_id})
+        call.connection.start(200, {**EVENTS, **call.names})
         call.connection.chunk(COMMENT if call.dialect.name == "openrouter" else call.dialect.opening(self._reply))
         self._wait()
 

@@ -40,6 +40,9 @@ def test_a_kind_has_its_status_and_its_bill(faulty: Any, kind: str) -> None:
     assert record["finished"]
     assert record["billed"] == KINDS[kind].billed == (record["completion_tokens"] > 0)
     assert record["complete"] == (kind in SERVED)
+    assert reply.headers["x-generation-id"] == record["generation_id"]
+    found = faulty.get(f"/api/v1/generation?id={record['generation_id']}")
+    assert found.status_code == (200 if KINDS[kind].billed else 404)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -32,9 +32,11 @@ priced as materialized (
     coalesce(d.token_budget - d.stored_tokens - d.reserved_tokens - d.margin_tokens, 9000000000000000000) as tokens_left,
     coalesce(d.money_budget_nusd - d.spent_nusd - d.reserved_nusd - d.margin_nusd, 9000000000000000000) as nusd_left
   from due s join room d on d.id = s.dataset_id),
+-- What is too large for the room alone would keep all behind it out of the running sum.
 summed as materialized (
   select *, sum(need) over w as tokens_upto, sum(need * nusd_per_token) over w as nusd_upto
-  from priced window w as (partition by dataset_id order by id)),
+  from priced where need <= tokens_left and need * nusd_per_token <= nusd_left
+  window w as (partition by dataset_id order by id)),
 fit as materialized (select * from summed where tokens_upto <= tokens_left and nusd_upto <= nusd_left),
 held as (
   update dataset d set reserved_tokens = d.reserved_tokens + x.tokens, reserved_nusd = d.reserved_nusd + x.nusd,

@@ -127,6 +127,17 @@ class DatasetPlan(Part):
     promote: bool = True
     waste_bound: float = Field(0.5, ge=0)   # billed but not stored, as a share of the token budget
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_fp4(cls, given: Any) -> Any:
+        """One host serves fp8 for one model and fp4 for another, so Kimi's rows come from an allow-list unless told otherwise."""
+        routing = given.get("routing") if isinstance(given, dict) else None
+        if isinstance(given, dict) and str(given.get("profile", "")).startswith("kimi-"):
+            asked = routing.model_dump(exclude_none=True) if isinstance(routing, Routing) else dict(routing or {})
+            if asked.get("quantizations") is None:
+                return {**given, "routing": {**asked, "quantizations": NO_FP4}}
+        return given
+
     @field_validator("prompts", mode="before")
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:

@@ -118,7 +118,7 @@ def _pass(rows: Iterable[ExportRow], options: Options, forms: list[Form], tally:
     while batch := list(islice(source, BATCH)):
         supervised: list[Ids] = []
         for row in batch:
-            reason, covered = _judged(row, options)
+            reason, covered = judged(row, options)
             if reason is not None:
                 tally.left_out[reason] += 1
                 continue
@@ -131,7 +131,7 @@ def _pass(rows: Iterable[ExportRow], options: Options, forms: list[Form], tally:
         counts.add(supervised)
 
 
-def _judged(row: ExportRow, options: Options) -> tuple[str | None, int]:
+def judged(row: ExportRow, options: Options) -> tuple[str | None, int]:
     """(why the row is left out, or None; how many ids its mask covers)."""
     reason = options.selection.unwanted(row) or unsound(row, options.vocabulary)
     if reason is not None:

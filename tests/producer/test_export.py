@@ -343,3 +343,16 @@ def test_any_row_is_one_line_with_one_run_of_ones(row: Make, prompt: list[int], 
     assert None not in got.values()
     assert json.loads(got["extra"])["metadata"] == {names: names}
     assert type(got["temperature"]) is float
+
+
+def test_a_full_disk_is_an_answer_and_leaves_nothing(tmp_path: Path, many: Many, options: Options) -> None:
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))  # writes beyond fail, as they do on a full disk
+    try:
+        with pytest.raises(ExportRefused, match="File too large"):
+            export(many(300), tmp_path / "out", replace(options, forms=FORMS))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []

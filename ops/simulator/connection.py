@@ -96,7 +96,8 @@ class Connection(asyncio.Protocol):
         return self._chunked
 
     def chunk(self, data: bytes) -> None:
-        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        if data:               # an empty chunk would be the last
+            self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def end(self, delivered: Callable[[], None] | None = None) -> None:
         self.transport.write(b"0\r\n\r\n")

@@ -60,7 +60,7 @@ class Routes:
             return _refuse(connection, error)
         if request.path == "/v1/chat/completions" and asked.body.get("verbose"):
             dialect = _LLAMA
-        if dialect.name == "sglang" and asked.stream and asked.body.get("return_token_ids"):
+        if isinstance(dialect, SGLang) and asked.stream and asked.body.get("return_token_ids"):
             return _json(connection, 400, {"object": "error", "message": "return_token_ids cannot be streamed",
                                            "type": "BadRequestError", "param": None, "code": 400})
         if sample := request.headers.get("x-sample-id"):

@@ -132,6 +132,18 @@ def test_an_answer_that_was_cut_goes_on_from_its_ids(client: Any, path: str, ids
     assert len({r["prompt"] for r in client.simulator.ledger()[-3:]}) == 1
 
 
+@pytest.mark.parametrize(("path", "ids_of"), [
+    ("/sglang/generate", lambda e: e["output_ids"]), ("/vllm/v1/completions", lambda e: e["choices"][0].get("token_ids", [])),
+    ("/llamacpp/completion", lambda e: [] if e["stop"] else e["tokens"])])
+def test_a_reply_to_ids_can_be_streamed(client: Any, path: str, ids_of: Any) -> None:
+    body = {"prompt": [*range(3_000, 3_020)], "max_tokens": 15, "return_token_ids": True, "return_tokens": True}
+    whole = client.post("/vllm/v1/completions", body).json()["choices"][0]["token_ids"]
+    asked = {**body, "input_ids": body["prompt"], "sampling_params": {"max_new_tokens": 15}, "stream": True}
+    lines = client.post(path, asked).text.split("\n")
+    streamed = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    assert [i for event in streamed for i in ids_of(event)] == whole
+
+
 def test_generate_names_why_it_stopped(client: Any) -> None:
     asked = {"input_ids": list(range(2_000, 2_020)), "sampling_params": {"max_new_tokens": 5}}
     meta = client.post("/generate", asked).json()["meta_info"]

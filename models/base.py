@@ -6,13 +6,13 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from psycopg.types.array import ListBinaryDumper
 from sqlalchemy import Connection, Engine, MetaData, create_engine, event
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DataError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.orm import DeclarativeBase
 from sqlalchemy.pool import QueuePool
 
-from models.errors import StoreAway, StoreError
+from models.errors import RowRefused, StoreAway, StoreError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -86,6 +86,8 @@ def _translating() -> Iterator[None]:
         yield
     except DBAPIError as error:
         raise translated(error) from None
+    except UnicodeEncodeError:      # half of a surrogate pair; the error itself would print the text
+        raise RowRefused(cause="UnicodeEncodeError") from None
     except (OSError, PoolTimeout) as error:
         raise StoreAway(cause=type(error).__name__) from None
 
@@ -97,14 +99,21 @@ def transaction(engine: Engine) -> Iterator[Connection]:
         yield connection
 
 
-_RETRYABLE = {"40001", "40P01", "55P03", "57014", "57P01", "57P02", "57P03", "53100", "53200", "53300"}
+# Among them 25006: after a failover the old primary is read-only for a while.
+_RETRYABLE = {"25006", "40001", "40P01", "55P03", "57014", "57P01", "57P02", "57P03", "53100", "53200", "53300"}
+_OF_THE_ROW = ("22", "23", "54")    # data exception, integrity, a limit exceeded (appendix A of PostgreSQL's manual)
 
 
 def translated(error: DBAPIError) -> StoreError:
-    """SQLAlchemy's error as ours: StoreAway when trying again may help. Never carries parameters."""
+    """SQLAlchemy's error as ours: StoreAway when trying again may help, RowRefused when what a row holds was refused.
+
+    Never carries parameters.
+    """
     state = str(getattr(error.orig, "sqlstate", None) or "")
     away = error.connection_invalidated or (isinstance(error, InterfaceError | OperationalError) and not state)
     cause = f"{type(error.orig).__name__} {state}".strip()
     if away or state in _RETRYABLE or state.startswith("08"):
         return StoreAway(cause=cause)
+    if state.startswith(_OF_THE_ROW) or (isinstance(error, DataError) and not state):
+        return RowRefused(cause=cause)
     return StoreError(cause=cause)

@@ -6,7 +6,8 @@ DraftmillError
 ├── PromptRefused        one input row, with file, line and cause
 ├── ProfileError         a model profile whose files or ids do not resolve
 ├── StoreError           the database refused or is away
-│   └── StoreAway        ... and it is worth trying again
+│   ├── StoreAway        ... and it is worth trying again
+│   └── RowRefused       ... for what a row holds: every other row may pass
 ├── BrokerAway           Redis refused or is away; PostgreSQL holds the truth, so try again later
 ├── FingerprintDiffers   new settings for rows that were made with others
 ├── ServiceError         an embedded service did not start or died
@@ -49,6 +50,10 @@ class StoreError(DraftmillError):
 
 class StoreAway(StoreError):
     """The database cannot be reached: {cause}"""
+
+
+class RowRefused(StoreError):
+    """The database refused a value: {cause}"""
 
 
 class BrokerAway(DraftmillError):

@@ -2,6 +2,9 @@
 
 Attempts are closed from the input, not from the owned rows: a late writer is refused by its fence, but what it spent
 is booked. Repeating a settlement changes nothing, so that a lost reply to a COMMIT is answered by sending it again.
+
+Between two refreshes of a forecast the margin takes up what a settlement moves, so that the sum committed stays: giving
+back the reservation of a short answer, made when the cap was expected, would admit others in its place.
 """
 
 from collections.abc import Sequence
@@ -167,7 +170,9 @@ counted as (
   update dataset d set reserved_tokens = d.reserved_tokens - x.held, reserved_nusd = d.reserved_nusd - x.held_nusd,
     running = d.running - x.running, billed_tokens = d.billed_tokens + x.billed, spent_nusd = d.spent_nusd + x.cost,
     stored_tokens = d.stored_tokens + x.stored, useful_tokens = d.useful_tokens + x.useful, done = d.done + x.done,
-    failed = d.failed + x.failed, samples = d.samples + x.added
+    failed = d.failed + x.failed, samples = d.samples + x.added,
+    margin_tokens = case when d.strict then 0 else d.margin_tokens + x.held - x.stored end,
+    margin_nusd = case when d.strict then 0 else d.margin_nusd + x.held_nusd - x.cost end
   from sums x join locked l on l.id = x.dataset_id where d.id = x.dataset_id)
 select id from moved
 """)  # noqa: S608  (only our own field names are spliced in)

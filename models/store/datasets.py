@@ -10,6 +10,7 @@ from sqlalchemy import Connection, text
 from models.errors import FingerprintDiffers, NameRefused
 from models.plan import Account, DatasetPlan
 from models.states import Closed, DatasetState
+from models.store.claims import NEED
 
 NUSD = 1_000_000_000
 
@@ -48,14 +49,15 @@ def put(connection: Connection, name: str, plan: DatasetPlan, accounts: dict[str
 
     FingerprintDiffers when rows exist that were made with other settings, unless `mix`.
     """
-    known = connection.execute(_BY_NAME, {"p_name": name}).one_or_none()
-    if known is not None and known.name != name:
-        raise NameRefused(name=name, cause=f"a dataset {known.name!r} exists, which differs by upper and lower case alone")
-    if known is not None and known.fingerprint != plan.fingerprint_id() and known.begun and not mix:
-        raise FingerprintDiffers(dataset=name, names=", ".join(differing(known.settings["plan"], plan)))
     values = _values(name, plan, accounts)
-    if known is None:
-        return int(connection.execute(_INSERT, values).scalar_one())
+    new = connection.execute(_INSERT, values).scalar_one_or_none()      # first, so that two may create it at once
+    if new is not None:
+        return int(new)
+    known = connection.execute(_BY_NAME, {"p_name": name}).one()
+    if known.name != name:
+        raise NameRefused(name=name, cause=f"a dataset {known.name!r} exists, which differs by upper and lower case alone")
+    if known.fingerprint != plan.fingerprint_id() and known.begun and not mix:
+        raise FingerprintDiffers(dataset=name, names=", ".join(differing(known.settings["plan"], plan)))
     connection.execute(_UPDATE, {**values, "p_id": known.id})
     return int(known.id)
 
@@ -81,15 +83,14 @@ _INSERT = text("""
 insert into dataset (name, settings, fingerprint, token_budget, money_budget_nusd, strict, short_max_tokens,
   long_max_tokens, short_expected, long_expected, nusd_per_token)
 values (:p_name, cast(:p_settings as jsonb), :p_fingerprint, :p_budget, :p_money, :p_strict, :p_short, :p_long,
-  :p_short, :p_long, :p_price) returning id""")
-# A raised budget reopens what a spent budget had closed; an operator's or a fault's closure stays.
+  :p_short, :p_long, :p_price) on conflict (lower(name)) do nothing returning id""")
 _UPDATE = text("""
 update dataset set settings = cast(:p_settings as jsonb), fingerprint = :p_fingerprint, token_budget = :p_budget,
   money_budget_nusd = :p_money, strict = :p_strict, short_max_tokens = :p_short, long_max_tokens = :p_long,
   short_expected = case when :p_strict then :p_short else least(short_expected, :p_short) end,
   long_expected = case when :p_strict then :p_long else least(long_expected, :p_long) end,
   margin_tokens = case when :p_strict then 0 else margin_tokens end,
-  nusd_per_token = greatest(nusd_per_token, :p_price)
+  nusd_per_token = case when :p_strict then :p_price else greatest(nusd_per_token, :p_price) end
 where id = :p_id""")
 
 _CLOSE = text("""
@@ -108,21 +109,21 @@ def open_again(connection: Connection, dataset_id: int) -> bool:
     return connection.execute(_OPEN, {"p_id": dataset_id}).first() is not None
 
 
-# A dataset is at its budget when nothing is in flight and what is left cannot hold one more claim of its smallest lane
-# that still has samples; what fits no lane will never be claimed.
-_AT_BUDGET = text("""
-with left_over as (
-  select d.id, d.state, d.token_budget, d.money_budget_nusd, d.running, d.closed_reason,
-    d.token_budget - d.stored_tokens - d.reserved_tokens - d.margin_tokens as tokens,
-    d.money_budget_nusd - d.spent_nusd - d.reserved_nusd - d.margin_nusd as nusd, d.nusd_per_token,
-    least(case when exists (select from sample s where s.dataset_id = d.id and s.lane = 0 and s.state = 0)
-            then case when d.strict then d.short_max_tokens else d.short_expected end end,
-          case when exists (select from sample s where s.dataset_id = d.id and s.lane = 1 and s.state = 0)
-            then case when d.strict then d.long_max_tokens else d.long_expected end end) as need
+# Nothing is in flight, so nothing is reserved, and a margin that remains belongs to the last refresh. What no queued sample
+# fits into will never be claimed.
+_AT_BUDGET = text(f"""
+with idle as (
+  select d.*, coalesce(d.token_budget - d.stored_tokens, 9000000000000000000) as tokens,
+    coalesce(d.money_budget_nusd - d.spent_nusd, 9000000000000000000) as nusd,
+    exists (select from sample s where s.dataset_id = d.id and s.state = 0) as waiting
   from dataset d where d.state = 0 and d.running = 0)
-select id, case when token_budget is not null and tokens < coalesce(need, 1) then 'budget'
-  when money_budget_nusd is not null and nusd < coalesce(need, 1) * nusd_per_token then 'money' end as reason
-from left_over""")
+select id, case
+  when tokens < 1 or waiting and not exists (
+    select from sample s where s.dataset_id = d.id and s.state = 0 and {NEED} <= tokens) then 'budget'
+  when nusd < 1 or waiting and not exists (
+    select from sample s where s.dataset_id = d.id and s.state = 0 and {NEED} <= tokens and {NEED} * nusd_per_token <= nusd)
+    then 'money' end as reason
+from idle d""")  # noqa: S608  (only our own expressions are spliced in)
 
 
 def at_budget(connection: Connection) -> dict[int, Closed]:
@@ -130,24 +131,15 @@ def at_budget(connection: Connection) -> dict[int, Closed]:
     return {row.id: Closed(row.reason) for row in connection.execute(_AT_BUDGET) if row.reason}
 
 
-
-
 def resume(connection: Connection, names: Iterable[str]) -> list[str]:
-    """Open those of `names` that a spent budget had closed and that have room again; the names opened."""
-    opened = []
-    for row in connection.execute(_REOPEN, {"p_names": list(names)}):
-        opened.append(row.name)
-    return opened
+    """Open those of `names` that a spent budget had closed and that have room for a queued sample again; the names opened."""
+    return [row.name for row in connection.execute(_REOPEN, {"p_names": list(names)})]
 
 
-_REOPEN = text("""
+_REOPEN = text(f"""
 update dataset d set state = 0, closed_reason = null, closed_at = null
 where name = any(cast(:p_names as text[])) and state = 1 and closed_reason in ('budget', 'money')
-  and coalesce(token_budget - stored_tokens - reserved_tokens - margin_tokens, 1000000000)
-      >= least(case when strict then short_max_tokens else short_expected end,
-               case when strict then long_max_tokens else long_expected end)
-  and coalesce(money_budget_nusd - spent_nusd - reserved_nusd - margin_nusd, 1000000000000000)
-      >= least(case when strict then short_max_tokens else short_expected end,
-               case when strict then long_max_tokens else long_expected end) * nusd_per_token
-  and exists (select from sample s where s.dataset_id = d.id and s.state = 0)
-returning name""")
+  and exists (select from sample s where s.dataset_id = d.id and s.state = 0
+    and {NEED} <= coalesce(token_budget - stored_tokens - reserved_tokens, 9000000000000000000)
+    and {NEED} * nusd_per_token <= coalesce(money_budget_nusd - spent_nusd - reserved_nusd, 9000000000000000000))
+returning name""")  # noqa: S608  (only our own expressions are spliced in)

@@ -12,18 +12,22 @@ from models.store import samples
 from models.store.datasets import Dataset
 
 
-async def top_up(engine: AsyncEngine, hints: Hints, datasets: list[Dataset], window: int) -> int:
-    """Send hints for due samples of these open datasets up to `window` per queue; how many.
+SPARE = 16     # hints beyond the room in a budget: answers in flight will give some back
 
-    A queue is filled when it is below half of its window, so that a sweep writes batches rather than drops.
+
+async def top_up(engine: AsyncEngine, hints: Hints, datasets: list[Dataset], window: int) -> int:
+    """Send hints for due samples of these open datasets up to `window` per queue, or as many as its budget has room for.
+
+    A queue is filled when it is below half of that, so that a sweep writes batches rather than drops. How many were sent.
     """
     queues = {queue_of(lane, d.name): (d, lane) for d in datasets for lane in Lane}
     sent = 0
     for queue, length in (await hints.lengths(queues)).items():
-        if length * 2 > window:
-            continue
         dataset, lane = queues[queue]
-        ids = await perform(engine, samples.hintable, dataset.id, lane, window - length)
+        target = window if dataset.room is None else min(window, dataset.room[lane] + SPARE)
+        if length * 2 > target:
+            continue
+        ids = await perform(engine, samples.hintable, dataset.id, lane, target - length)
         if ids:
             await hints.send(queue, dataset.name, lane, ids)
             sent += len(ids)

@@ -7,7 +7,9 @@ Nothing is asked without a committed claim, and whatever was asked is settled: a
 
 import asyncio
 import random
+from collections import defaultdict
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, Protocol
 
 import structlog
@@ -29,6 +31,9 @@ log = structlog.get_logger()
 SLOWEST_TOKENS_PER_S = 8.0     # a call gets max_tokens at this speed, and a minute: 22 and 35 minutes in the usual lanes
 SLOT_WAIT_S = 120.0            # then the hint ends; the reaper sends another
 PROBE_EVERY_S = 20.0
+ROOM_WAIT_S, ROOM_PAUSE_S = 30.0, (0.2, 0.6)
+WAITERS = 16                   # hints per dataset and worker that wait for room in its budget
+NO_ROOM_NOW = "no_room"
 
 
 @dataclass(slots=True)
@@ -46,6 +51,7 @@ class Mill(Protocol):
 
     ledger: Ledger
     rebuilder: Rebuilder
+    waiting: "Waiting"
 
     def dataset(self, name: str) -> Dataset | None: ...
     async def endpoint(self, dataset: Dataset, sample_id: int) -> Endpoint: ...
@@ -63,6 +69,40 @@ class Work:
 
 async def generate(mill: Mill, sample_id: int, dataset_name: str) -> str:
     """The code of what became of the sample, for the log: `ok`, `not_claimed`, `http_500`, ..."""
+    code = await _once(mill, sample_id, dataset_name)
+    if code == NO_ROOM_NOW and mill.waiting.enter(dataset_name, sample_id):
+        try:
+            deadline = monotonic() + ROOM_WAIT_S
+            while code == NO_ROOM_NOW and monotonic() < deadline:
+                await asyncio.sleep(random.uniform(*ROOM_PAUSE_S))
+                code = await _once(mill, sample_id, dataset_name)
+        finally:
+            mill.waiting.leave(dataset_name, sample_id)
+    return code
+
+
+class Waiting:
+    """The few samples that wait for room in their dataset's budget, so that room given back is used at once.
+
+    Bounded per dataset, since a waiting hint holds a slot of the pool that another dataset could use.
+    """
+
+    def __init__(self, most: int = WAITERS) -> None:
+        self._most = most
+        self._ids: defaultdict[str, set[int]] = defaultdict(set)
+
+    def enter(self, dataset: str, sample_id: int) -> bool:
+        ids = self._ids[dataset]
+        if len(ids) >= self._most or sample_id in ids:
+            return False
+        ids.add(sample_id)
+        return True
+
+    def leave(self, dataset: str, sample_id: int) -> None:
+        self._ids[dataset].discard(sample_id)
+
+
+async def _once(mill: Mill, sample_id: int, dataset_name: str) -> str:
     dataset = mill.dataset(dataset_name)
     if dataset is None or dataset.state is DatasetState.CLOSED:
         return "closed"
@@ -72,8 +112,8 @@ async def generate(mill: Mill, sample_id: int, dataset_name: str) -> str:
     outcome = Outcome.NONE
     try:
         claim = await mill.ledger.claim(sample_id, endpoint.name)
-        if claim is None:
-            return "not_claimed"
+        if not isinstance(claim, Claim):
+            return "not_claimed" if claim is None else NO_ROOM_NOW
         try:
             work = await _prepare(mill, dataset, endpoint, claim)
             exchange = await endpoint.provider.ask(work.ask)

@@ -76,12 +76,19 @@ class Batcher(Generic[In, Out]):
                 future.set_result(result)
 
 
+class NoRoom:
+    """The answer to a claim whose dataset has no room in its budget until some of its answers in flight are settled."""
+
+
+NO_ROOM = NoRoom()
+
+
 class Ledger:
     """A worker's hand on the store. `held`: samples between their claim and their settlement."""
 
     def __init__(self, engine: AsyncEngine, worker_id: int, lane: Lane, spool: Spool) -> None:
         self._engine, self._worker_id, self._lane, self._spool = engine, worker_id, lane, spool
-        self._claims: Batcher[tuple[int, str], Claim | None] = Batcher(self._claim, self._unclaimed)
+        self._claims: Batcher[tuple[int, str], Claim | NoRoom | None] = Batcher(self._claim, self._unclaimed)
         self._settlements: Batcher[Settlement, bool] = Batcher(self._settle)
         self._tasks: list[asyncio.Task[None]] = []
         self.held: dict[int, int] = {}
@@ -109,8 +116,8 @@ class Ledger:
         """Claim under another name from now on; what is held keeps its fences and will be refused by them."""
         self._worker_id = worker_id
 
-    async def claim(self, sample_id: int, account: str) -> Claim | None:
-        """The sample, or None when it is done, running elsewhere, not due, its dataset closed or its budget full.
+    async def claim(self, sample_id: int, account: str) -> Claim | NoRoom | None:
+        """The sample; NO_ROOM; or None when it is done, running elsewhere, not due, or its dataset closed.
 
         Waits while the database is away. A claim whose waiter was cancelled is given back by `give_back_strays`.
         """
@@ -125,14 +132,15 @@ class Ledger:
         finally:
             self.held.pop(settlement.id, None)
 
-    async def _claim(self, wanted: list[tuple[int, str]]) -> list[Claim | None]:
-        taken = await self._patiently(lambda: perform(self._engine, claims.claim, wanted, self._worker_id, self._lane))
+    async def _claim(self, wanted: list[tuple[int, str]]) -> list[Claim | NoRoom | None]:
+        taken, refused = await self._patiently(
+            lambda: perform(self._engine, claims.claim_or_refuse, wanted, self._worker_id, self._lane))
         for claim in taken.values():
             self.held[claim.id] = claim.fence
-        return [taken.pop(sample_id, None) for sample_id, _ in wanted]
+        return [NO_ROOM if sample_id in refused else taken.pop(sample_id, None) for sample_id, _ in wanted]
 
-    def _unclaimed(self, claim: Claim | None) -> None:
-        if claim is not None:
+    def _unclaimed(self, claim: Claim | NoRoom | None) -> None:
+        if isinstance(claim, Claim):
             self.held.pop(claim.id, None)   # a stray now: `give_back_strays` releases it
 
     async def _settle(self, batch: list[Settlement]) -> list[bool]:

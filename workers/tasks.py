@@ -23,7 +23,7 @@ from models.store import calibrations, datasets, forecasts, settlements, sweeps
 from models.store.datasets import Dataset
 from workers import spool
 from workers.app import run_worker
-from workers.generate import Endpoint, generate
+from workers.generate import Endpoint, Waiting, generate
 from workers.hands import Hands, left_by_the_dead
 from workers.ledger import Ledger
 from workers.limiter import Limiter
@@ -49,6 +49,7 @@ class Worker:
         self._endpoints: dict[str, Endpoint] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._in_flight = 0
+        self.waiting = Waiting()
         self._lag_s = 0.0
         self._calibrated_at = -CALIBRATIONS_EVERY_S
 

@@ -50,10 +50,15 @@ taken as (
 opened as (
   insert into attempt (sample_id, fence, dataset_id, worker_id, lane, account, reserved_tokens, reserved_nusd)
   select t.id, t.fence, f.dataset_id, :p_worker, f.lane, f.account, f.need, f.need * f.nusd_per_token
-  from taken t join fit f on f.id = t.id)
+  from taken t join fit f on f.id = t.id),
+-- Whoever brought a hint for these may wait for room; for all others they are free to be hinted again.
+refused as (
+  update sample s set hinted_at = null from priced p
+  where s.id = p.id and not exists (select from fit f where f.id = p.id) returning s.id)
 select t.id, t.fence, f.dataset_id, f.lane, t.key, t.primary_id, t.turn, f.max_tokens, t.burnt, t.possibly_paid,
   t.ignore, t.prompt, p.ids as prefix_ids
 from taken t join fit f on f.id = t.id left join partial p on p.sample_id = t.id and p.exact
+union all select id, null, null, null, null, null, null, null, null, null, null, null, null from refused
 """)  # noqa: S608  (only our own expressions are spliced in)
 
 
@@ -81,8 +86,13 @@ def claim(connection: Connection, wanted: Sequence[tuple[int, str]], worker_id: 
 
     All others are left as they are, and so is a row that another transaction holds at this moment.
     """
+    return claim_or_refuse(connection, wanted, worker_id, lane)[0]
+
+
+def claim_or_refuse(connection: Connection, wanted: Sequence[tuple[int, str]], worker_id: int,
+                    lane: Lane) -> tuple[dict[int, Claim], set[int]]:
+    """As `claim`, with the ids that only lacked room in their dataset's budget: answers in flight may yet give some back."""
     unique: dict[int, str] = dict(wanted)
-    rows = connection.execute(
-        _CLAIM, {"p_ids": list(unique), "p_accounts": list(unique.values()), "p_worker": worker_id,
-                 "p_lane": int(lane)})
-    return {row.id: Claim(*row) for row in rows}
+    rows = connection.execute(_CLAIM, {"p_ids": list(unique), "p_accounts": list(unique.values()), "p_worker": worker_id,
+                                       "p_lane": int(lane)}).all()
+    return {row.id: Claim(*row) for row in rows if row.fence is not None}, {row.id for row in rows if row.fence is None}

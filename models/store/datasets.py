@@ -9,7 +9,7 @@ from sqlalchemy import Connection, text
 
 from models.errors import FingerprintDiffers, NameRefused
 from models.plan import Account, DatasetPlan
-from models.states import Closed, DatasetState
+from models.states import Closed, DatasetState, Lane
 from models.store.claims import NEED
 
 NUSD = 1_000_000_000
@@ -17,7 +17,10 @@ NUSD = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A dataset as processes need it: who, with which settings, open or why not."""
+    """A dataset as processes need it: who, with which settings, open or why not.
+
+    room: lane -> how many claims its budgets would admit now; None where it has no budget.
+    """
 
     id: int
     name: str
@@ -26,9 +29,17 @@ class Dataset:
     plan: DatasetPlan
     accounts: dict[str, Account]
     fingerprint: str
+    room: dict[Lane, int] | None = None
 
 
-_ALL = text("select id, name, state, closed_reason, settings, fingerprint from dataset order by id")
+_ALL = text("""
+select id, name, state, closed_reason, settings, fingerprint,
+  least(tokens / case when strict then short_max_tokens else short_expected end,
+    nusd / nullif(case when strict then short_max_tokens else short_expected end * nusd_per_token, 0)) as room_short,
+  least(tokens / case when strict then long_max_tokens else long_expected end,
+    nusd / nullif(case when strict then long_max_tokens else long_expected end * nusd_per_token, 0)) as room_long
+from (select *, token_budget - stored_tokens - reserved_tokens - margin_tokens as tokens,
+        money_budget_nusd - spent_nusd - reserved_nusd - margin_nusd as nusd from dataset) d order by id""")
 _BY_NAME = text("select id, name, fingerprint, settings, done + failed + running as begun from dataset "
                 "where lower(name) = lower(:p_name) for update")
 
@@ -41,7 +52,8 @@ def _read(row: Any) -> Dataset:
     settings = row.settings
     return Dataset(row.id, row.name, DatasetState(row.state), row.closed_reason,
                    DatasetPlan.model_validate(settings["plan"]),
-                   {n: Account.model_validate(a) for n, a in settings["accounts"].items()}, row.fingerprint)
+                   {n: Account.model_validate(a) for n, a in settings["accounts"].items()}, row.fingerprint,
+                   None if row.room_short is None else {Lane.SHORT: max(0, row.room_short), Lane.LONG: max(0, row.room_long)})
 
 
 def put(connection: Connection, name: str, plan: DatasetPlan, accounts: dict[str, Account], *, mix: bool = False) -> int:

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, text
 from models.forecast import BUCKETS, Counts, Forecast, edges, forecast
 from models.states import Lane
 
-NEWEST = 5_000      # ended attempts that tell the present
+NEWEST = 4_000      # ended attempts that tell the present
 
 _DUE = text("""
 select id, short_max_tokens, long_max_tokens, reserved_tokens, reserved_nusd, nusd_per_token
@@ -24,25 +24,25 @@ order by id for no key update skip locked""")
 # Attempts by lane, fate and size, summed here since fetching thousands of rows costs more than all the rest. A size nobody
 # counted (of those in flight, of those a lost worker had) is the time it took at the speed of finished ones.
 _SEEN = text("""
-with lanes as materialized (
-  select * from (values (0, cast(:p_short as float8), cast(:p_short_edges as float8[])),
-                        (1, cast(:p_long as float8), cast(:p_long_edges as float8[]))) as v(lane, cap, edges)),
-newest as materialized (
-  select lane, action, completion_tokens as tokens, cost_nusd, extract(epoch from ended_at - started_at)::float8 as seconds
+with newest as materialized (
+  select lane, action, completion_tokens as tokens, cost_nusd, date_part('epoch', ended_at - started_at) as seconds
   from attempt where dataset_id = :p_dataset and ended_at is not null and (completion_tokens > 0 or action in ('release', 'rescue'))
   order by ended_at desc limit :p_newest),
-speed as materialized (
-  select lane, sum(tokens) / nullif(sum(seconds), 0) as per_s from newest where action in ('done', 'promote') group by 1),
+lanes as materialized (
+  select v.*, (select sum(tokens) / nullif(sum(seconds), 0) from newest n
+               where n.lane = v.lane and action in ('done', 'promote')) as per_s
+  from (values (0, cast(:p_short as float8), cast(:p_short_edges as float8[])),
+               (1, cast(:p_long as float8), cast(:p_long_edges as float8[]))) as v(lane, cap, edges)),
 sized as (
   select lane, case when action in ('done', 'promote') then 'finished' else 'cut' end as fate, cost_nusd,
     case when action not in ('release', 'rescue') then tokens end as tokens, seconds from newest
   union all
-  select lane, 'running', 0, null, extract(epoch from clock_timestamp() - started_at)::float8
+  select lane, 'running', 0, null, date_part('epoch', clock_timestamp() - started_at)
   from attempt where dataset_id = :p_dataset and ended_at is null),
 placed as (
   select s.lane, case when fate = 'finished' and tokens >= cap then 'capped' else fate end as fate, cost_nusd, edges,
     least(coalesce(tokens, seconds * per_s, 0), case fate when 'finished' then cap else 0.999 * cap end) as size
-  from sized s join lanes l on l.lane = s.lane left join speed v on v.lane = s.lane)
+  from sized s join lanes l on l.lane = s.lane)
 select lane, fate, greatest(0, least(width_bucket(size, edges), :p_buckets) - 1) as bucket, count(*) as n,
   sum(size)::float8 as tokens, sum(cost_nusd)::float8 as nusd from placed group by 1, 2, 3""")
 _WRITE = text("""

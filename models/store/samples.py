@@ -142,9 +142,12 @@ _UNDO = text("""
 with b as (
   select (e->>0)::bigint as id, (e->>1)::int as state, (e->>2)::int as lane, (e->>3)::int as max_tokens, e->>4 as reason
   from requeue r, jsonb_array_elements(r.before) e where r.id = :p_record and r.undone_at is null),
+held as materialized (
+  select s.id, s.state from sample s where s.id = any(array(select id from b where state = 3))
+  order by s.id for no key update of s),
 moved as (
   update sample s set state = 3, lane = b.lane, max_tokens = b.max_tokens, reason = b.reason, changed_at = clock_timestamp()
-  from b, requeue r where s.id = b.id and b.state = 3 and s.state = 0 and r.id = :p_record
+  from b, held h, requeue r where s.id = b.id and h.id = b.id and h.state = 0 and r.id = :p_record
     and not exists (select from attempt a where a.sample_id = s.id and a.started_at > r.at)
   returning s.dataset_id),
 marked as (update requeue set undone_at = clock_timestamp() where id = :p_record and undone_at is null),

@@ -72,8 +72,10 @@ def rescue(connection: Connection, limit: int = 5_000) -> int:
 
 
 _BLAME = text("""
+with held as materialized (
+  select id, worker_id, state from sample where id = any(cast(:p_ids as bigint[])) order by id for no key update)
 update sample s set crashes = s.crashes + 1, changed_at = clock_timestamp()
-where s.id = any(cast(:p_ids as bigint[])) and s.worker_id = :p_worker and s.state = 1 returning s.id, s.crashes""")
+from held h where s.id = h.id and h.worker_id = :p_worker and h.state = 1 returning s.id""")
 
 
 def blame(connection: Connection, worker_id: int, sample_ids: Sequence[int]) -> int:

@@ -11,7 +11,6 @@ from models.states import Lane
 from models.store import samples
 from models.store.datasets import Dataset
 
-
 SPARE = 16     # hints beyond the room in a budget: answers in flight will give some back
 
 

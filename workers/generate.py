@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import structlog
 
 from models import blob
+from models.errors import DraftmillError
 from models.plan import Account
 from models.sampling import drawn
 from models.states import DatasetState, Event, Lane
@@ -117,15 +118,28 @@ async def _once(mill: Mill, sample_id: int, dataset_name: str) -> str:
         try:
             work = await _prepare(mill, dataset, endpoint, claim)
             exchange = await endpoint.provider.ask(work.ask)
-            verdict = judge(work.ask, exchange, _history(claim, dataset))
         except asyncio.CancelledError:
             await asyncio.shield(mill.ledger.settle(_released(claim)))
             raise
+        except Exception as error:  # noqa: BLE001  (the outermost loop of a sample: whatever failed, its claim must end)
+            return await _failed(mill, claim, error)
+        verdict = judge(work.ask, exchange, _history(claim, dataset))
         outcome = _outcome(verdict)
     finally:
         endpoint.limiter.release(outcome)
     await _through(_finish(mill, work, exchange, verdict))
     return verdict.code
+
+
+async def _failed(mill: Mill, claim: Claim, error: Exception) -> str:
+    """Nothing was asked. A prompt that its model's template refuses is its own fault; anything else is ours and is retried."""
+    own = isinstance(error, DraftmillError)
+    last = claim.burnt + 1 >= History().max_burnt
+    code = "prompt_unusable" if own else "internal_error"
+    log.error("sample_failed", sample=claim.id, code=code, error=type(error).__name__, cause=str(error) if own else "")
+    await mill.ledger.settle(Settlement(claim.id, claim.fence, Event.DROP if own or last else Event.RETRY, code, wait_s=5.0,
+                                        burns=True))
+    return code
 
 
 async def _through(ending: Any) -> None:

@@ -12,24 +12,29 @@ from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+import structlog
+from models.tokens.model import Model
+
 from models import blob
 from models.answer import Answer
 from models.blob import Ids
 from models.conversation import Next, next_turn
 from models.plan import DatasetPlan
+from models.states import Grade
 from models.store.settlements import NextTurn, Stored
 from models.tokens import profile
 from models.tokens.calibrate import Convention
-from models.tokens.model import Model
 from models.tokens.row import Row
 from workers.hands import Hands
-
-if TYPE_CHECKING:
-    from workers.generate import Work
 from workers.providers.base import Exchange
 from workers.verdict import Verdict
 
+if TYPE_CHECKING:
+    from workers.generate import Work
+
 T = TypeVar("T")
+log = structlog.get_logger()
 # (profile, model, provider, finish reason) -> its convention
 Conventions = Mapping[tuple[str, str, str, str], Convention]
 
@@ -90,7 +95,11 @@ class Rebuilder:
         prompt_ids = work.ask.prompt_ids if work.ask.prompt_ids is not None else model.prompt_ids(
             work.prompt["messages"], work.prompt.get("tools"), plan.thinking)
         convention = self.conventions.get((plan.profile, plan.model, answer.provider, answer.finish_reason))
-        row = model.row(answer, prompt_ids, convention=convention, truncated=verdict.truncated)
+        try:
+            row = model.row(answer, prompt_ids, convention=convention, truncated=verdict.truncated)
+        except Exception as error:  # noqa: BLE001  (a paid answer is kept whatever its rebuilding does; regrade can mend it)
+            log.error("rebuild_failed", sample=work.claim.id, error=type(error).__name__)
+            row = Row(prompt_ids, np.empty(0, np.int32), (), Grade.REJECTED, reason="rebuild_failed", version=model.version)
         return _stored(work, exchange, verdict, answer, row), _next(work, answer, verdict)
 
 

@@ -71,4 +71,5 @@ def _pre_tokenizers(profile: Profile) -> list[dict[str, Any]]:
     assert rules is not None
     digits = [{"type": "Digits", "individual_digits": True}] if rules.digits else []
     splits = [{"type": "Split", "pattern": {"Regex": p}, "behavior": "Isolated", "invert": False} for p in rules.split]
-    return [*digits, *splits, {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": rules.gpt2_split}]
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": rules.gpt2_split}
+    return [*digits, *splits, level]

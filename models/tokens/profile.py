@@ -87,12 +87,15 @@ class Tools(Part):
 
 
 class Profile(Part):
+    """ids: added tokens and the ids they must have. stop: the usual end of an answer; ends: all that may end one."""
+
     name: str
     vocab_size: int
     source: list[Source]
     ids: dict[str, int]
     stop: str
     ends: list[str] = []
+    bos: str | None = None
     template: Template = Template()
     think: Think | None = None
     tools: Tools | None = None

@@ -24,7 +24,9 @@ def _raise(message: str) -> None:
     raise Refused(message)
 
 
-def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False) -> str:
+def _tojson(
+    value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
+) -> str:
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
@@ -48,7 +50,8 @@ def render(profile: Profile, text: str, messages: Messages, tools: list[dict[str
     except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
         # The error's own text may quote the prompt; only what a template says of itself is safe to repeat.
         said = f": {error}" if isinstance(error, Refused) else ""
-        raise ProfileError(profile=profile.name, cause=f"its template refuses the prompt ({type(error).__name__}){said}") from None
+        cause = f"its template refuses the prompt ({type(error).__name__}){said}"
+        raise ProfileError(profile=profile.name, cause=cause) from None
 
 
 def _message(message: dict[str, Any]) -> dict[str, Any]:

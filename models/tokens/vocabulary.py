@@ -134,7 +134,8 @@ class BpeCodec:
     def _build(self, **changes: Any) -> Any:
         from tokenizers import Tokenizer
 
-        return Tokenizer.from_str(json.dumps({**self.document, "post_processor": None, "truncation": None, "padding": None, **changes}))
+        without = {"post_processor": None, "truncation": None, "padding": None}
+        return Tokenizer.from_str(json.dumps({**self.document, **without, **changes}))
 
     @cached_property
     def full(self) -> Any:
@@ -220,8 +221,10 @@ def open_vocabulary(profile: Profile) -> tuple[Vocabulary, str | None]:
             if profile.config_file is not None:
                 template = json.loads(profile.config_file.read_text(encoding="utf-8")).get("chat_template")
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        raise ProfileError(profile=profile.name, cause=f"{profile.file.name} cannot be read: {type(error).__name__}: {error}") from error
-    wrong = [f"{text!r} is {vocabulary.added.get(text)}, not {i}" for text, i in profile.ids.items() if vocabulary.added.get(text) != i]
+        cause = f"{profile.file.name} cannot be read: {type(error).__name__}: {error}"
+        raise ProfileError(profile=profile.name, cause=cause) from error
+    found = vocabulary.added
+    wrong = [f"{text!r} is {found.get(text)}, not {i}" for text, i in profile.ids.items() if found.get(text) != i]
     if wrong:
         raise ProfileError(profile=profile.name, cause="ids do not resolve: " + "; ".join(wrong))
     return vocabulary, template

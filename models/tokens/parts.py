@@ -1,0 +1,60 @@
+"""An answer taken apart into what the model sampled one after the other: thought, content, tool calls."""
+
+from dataclasses import dataclass
+
+from models.answer import Answer, ToolCall
+from models.tokens.profile import Profile
+from models.tokens.vocabulary import Vocabulary
+
+CUT = "\ufffd"
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """An answer taken apart. form: field | inline | none, where its reasoning was. trimmed: a cut character was dropped."""
+
+    thought: str | None
+    content: str
+    calls: tuple[ToolCall, ...]
+    form: str
+    trimmed: bool = False
+
+
+def part(answer: Answer, profile: Profile, vocabulary: Vocabulary, truncated: bool) -> Parts:
+    """Two rewrites happen here: an inline think block is taken out, and one end marker's text at the very end is dropped."""
+    thought, content, form = answer.reasoning, answer.content, "field" if answer.reasoning is not None else "none"
+    if not truncated and content.endswith(profile.stop):
+        content = content[: -len(profile.stop)]
+    if thought is None and profile.think and profile.think.close in content:
+        thought, content = content.split(profile.think.close, 1)
+        thought, form = thought.removeprefix(profile.think.open), "inline"
+    trimmed = truncated and not answer.tool_calls and (content or thought or "").endswith(CUT)
+    if trimmed and content:
+        content = vocabulary.stable(content.rstrip(CUT))
+    elif trimmed and thought:
+        thought = vocabulary.stable(thought.rstrip(CUT))
+    return Parts(thought, content, answer.tool_calls, form, trimmed)
+
+
+def edges_of(parts: Parts, truncated: bool, opened: bool) -> dict[str, str]:
+    """The edges of an answer's fields at which white space can have been dropped, with the white space that is there."""
+    found: dict[str, str] = {}
+    tail = "content_cut" if truncated else "tools_gap" if parts.calls else "content_tail"
+    if parts.form == "field" and parts.thought:
+        found["think_lead"] = lead_of(parts.thought)
+        found["think_tail" if parts.content or parts.calls or not truncated else "think_cut"] = tail_of(parts.thought)
+    elif parts.form == "inline" and opened:
+        found["inline_lead"] = lead_of(parts.thought or "")
+    if parts.content:
+        if parts.form != "inline":
+            found["content_lead" if parts.thought is not None or opened else "plain_lead"] = lead_of(parts.content)
+        found[tail] = tail_of(parts.content)
+    return found
+
+
+def lead_of(text: str) -> str:
+    return text[: len(text) - len(text.lstrip())]
+
+
+def tail_of(text: str) -> str:
+    return text[len(text.rstrip()):]

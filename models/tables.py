@@ -91,7 +91,7 @@ class Sample(Base):
 
     __table_args__ = (
         UniqueConstraint("dataset_id", "key"),
-        Index("sample_due", "dataset_id", "lane", "id", postgresql_where=text("state = 0")),
+        Index("sample_due", "dataset_id", "lane", text("hinted_at nulls first"), "id", postgresql_where=text("state = 0")),
         Index("sample_running", "worker_id", postgresql_where=text("state = 1")),
         Index("sample_failed", "dataset_id", "id", postgresql_where=text("state = 3")),
         {"postgresql_with": {"fillfactor": "85"}},

@@ -42,17 +42,19 @@ def add(connection: Connection, dataset_id: int, batch: Sequence[NewSample]) -> 
         "p_maxima": [s.max_tokens for s in batch], "p_prompts": [s.prompt for s in batch]}).scalar_one())
 
 
+# In the order of index sample_due, which no other index has: by id alone, a plan would walk the primary key past all that
+# is done. And an array rather than `in (select ...)`, for which a plan that does not know the limit reads every sample.
 _HINTABLE = text("""
-update sample set hinted_at = clock_timestamp() where id in (
+update sample set hinted_at = clock_timestamp() where id = any(array(
   select id from sample where dataset_id = :p_dataset and lane = :p_lane and state = 0
     and (not_before is null or not_before <= clock_timestamp())
     and (hinted_at is null or hinted_at < clock_timestamp() - make_interval(secs => :p_stale))
-  order by id limit :p_n for no key update skip locked)
+  order by hinted_at nulls first, id limit :p_n for no key update skip locked))
 returning id""")
 
 
 def hintable(connection: Connection, dataset_id: int, lane: Lane, n: int, stale_s: float = HINT_STALE_S) -> list[int]:
-    """Up to n due samples that have no fresh hint, marked as hinted now. Ids in order."""
+    """Up to n due samples that have no fresh hint, never hinted ones first, marked as hinted now. Ids in order."""
     rows = connection.execute(_HINTABLE, {"p_dataset": dataset_id, "p_lane": int(lane), "p_n": n, "p_stale": stale_s})
     return sorted(row.id for row in rows)
 

@@ -166,7 +166,8 @@ def upgrade() -> None:
         postgresql_with={"fillfactor": "85"},
     )
     op.create_index(
-        "sample_due", "sample", ["dataset_id", "lane", "id"], unique=False, postgresql_where=sa.text("state = 0")
+        "sample_due", "sample", ["dataset_id", "lane", sa.text("hinted_at nulls first"), "id"], unique=False,
+        postgresql_where=sa.text("state = 0"),
     )
     op.create_index(
         "sample_failed", "sample", ["dataset_id", "id"], unique=False, postgresql_where=sa.text("state = 3")

@@ -25,7 +25,8 @@ async def test_a_claim_returns_the_prompt_and_opens_an_attempt_with_its_reservat
 
 async def test_only_queued_due_samples_of_this_lane_in_open_datasets_are_claimed(store):
     d, shut = await store.dataset(), await store.dataset("shut")
-    [queued, running, finished, failed, later], [other] = await store.samples(d, 5), await store.samples(d, lane=Lane.LONG, prefix="l")
+    queued, running, finished, failed, later = await store.samples(d, 5)
+    [other] = await store.samples(d, lane=Lane.LONG, prefix="l")
     [closed] = await store.samples(shut)
     await store.do(datasets.close, shut, Closed.OPERATOR)
     taken = await store.claim([running, finished, failed, later])

@@ -27,7 +27,8 @@ def empty(database):
 
 def _tables(url):
     with psycopg.connect(url.replace("+psycopg", "")) as connection:
-        return {row[0] for row in connection.execute("select table_name from information_schema.tables where table_schema = 'public'")}
+        return {row[0] for row in connection.execute(
+            "select table_name from information_schema.tables where table_schema = 'public'")}
 
 
 def test_migrating_an_empty_database_makes_every_table(empty):

@@ -32,7 +32,8 @@ async def test_done_stores_the_answer_and_returns_the_reservation(store, claim):
     assert blob.unpack_raw(completion.raw) == b'{"content": "\0 \xed\xa0\xbd"}'
     assert blob.unpack_ids(completion.ids).tolist() == list(range(10))
     attempt = await store.one("select * from attempt")
-    assert (attempt.action, attempt.code, attempt.basis, attempt.provider, attempt.cost_nusd) == ("done", "ok", "usage", "P", 10_000)
+    assert (attempt.action, attempt.code, attempt.basis) == ("done", "ok", "usage")
+    assert (attempt.provider, attempt.cost_nusd) == ("P", 10_000)
     sample = await store.sample(claim.id)
     assert (sample.state, sample.worker_id, sample.reason) == (State.DONE, None, None)
     dataset = await store.one("select * from dataset")

@@ -18,7 +18,8 @@ async def busy(store):
     taken = await store.claim(ids[:5])
     await store.claim(long, lane=Lane.LONG)
     await store.settle(
-        done(taken[ids[0]], 40), done(taken[ids[1]], 20, row=stored(20, grade=0, trainable=False, truncated=True), code="truncated"),
+        done(taken[ids[0]], 40),
+        done(taken[ids[1]], 20, row=stored(20, grade=0, trainable=False, truncated=True), code="truncated"),
         ended(taken[ids[2]], Event.DROP, "content_filtered", provider="Q", cost_nusd=500, completion_tokens=5),
         ended(taken[ids[3]], Event.RETRY, "http_500", provider="Q"))
     return d

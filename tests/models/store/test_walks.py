@@ -32,7 +32,7 @@ def outcome(claim, dice):
 
 
 class Walk:
-    """One client's random steps. It forgets nothing it ever claimed, so that late and repeated settlements happen all the time."""
+    """One client's random steps. It remembers all it ever claimed, so that late and repeated settlements happen often."""
 
     def __init__(self, do, whole, datasets, ids, seed):
         self.do, self.whole, self.datasets, self.ids = do, whole, datasets, ids
@@ -97,7 +97,8 @@ class Walk:
 
 
 async def prepared(store, n=150):
-    datasets = [await store.dataset("strict", token_budget=8_000), await store.dataset("forecast", budget_mode="forecast", token_budget=9_000),
+    datasets = [await store.dataset("strict", token_budget=8_000),
+                await store.dataset("forecast", budget_mode="forecast", token_budget=9_000),
                 await store.dataset("money", money_budget_usd=0.5)]
     return datasets, [i for d in datasets for i in await store.samples(d, n)]
 

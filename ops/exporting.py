@@ -17,7 +17,7 @@ from models.tokens import profile
 from models.tokens.row import Span
 from producer.export import Options, Selection, Vocabulary, export
 from producer.rows import ExportRow
-from workers.providers import reread
+from workers.providers.reread import reread
 
 
 def export_datasets(

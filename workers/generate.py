@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import structlog
 
 from models import blob
+from models.blob import Ids
 from models.errors import DraftmillError
 from models.plan import Account
 from models.sampling import drawn
@@ -159,15 +160,24 @@ async def _prepare(mill: Mill, dataset: Dataset, endpoint: Endpoint, claim: Clai
     sampling = drawn(plan.sampling, claim.key)
     effort = sampling.pop("reasoning_effort", None)
     prompt_ids = await mill.rebuilder.prompt_ids(plan, claim.id, prompt)
-    prefix = None if claim.prefix_ids is None or endpoint.account.kind == "openrouter" else blob.unpack_ids(claim.prefix_ids)
+    prefix = _prefix(claim, endpoint)
     ask = Ask(
-        model=plan.model, messages=prompt["messages"], tools=prompt.get("tools"), max_tokens=claim.max_tokens,
+        model=plan.model, messages=prompt["messages"], tools=prompt.get("tools"),
+        max_tokens=claim.max_tokens - (0 if prefix is None else len(prefix)),
         sampling=sampling, routing=plan.routing.body(),
         reasoning={**(plan.reasoning or {}), **({"effort": effort} if effort else {})} or None,
         thinking=plan.thinking, thinking_key=mill.rebuilder.thinking_key(plan), ignore=tuple(claim.ignore or ()),
         stream=lane.stream, limits=Limits(total_s=claim.max_tokens / SLOWEST_TOKENS_PER_S + 60.0),
         prompt_ids=prompt_ids, prefix_ids=prefix, expected_prompt_tokens=None if prompt_ids is None else len(prompt_ids))
     return Work(dataset, endpoint, claim, prompt, ask)
+
+
+def _prefix(claim: Claim, endpoint: Endpoint) -> Ids | None:
+    """The ids a promoted sample goes on from: an engine's own, where the endpoint takes ids and they leave room."""
+    if claim.prefix_ids is None or endpoint.account.kind == "openrouter":
+        return None
+    ids = blob.unpack_ids(claim.prefix_ids)
+    return ids if 0 < len(ids) < claim.max_tokens else None
 
 
 def _history(claim: Claim, dataset: Dataset) -> History:

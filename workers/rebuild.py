@@ -7,6 +7,7 @@ import asyncio
 import json
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from time import monotonic
@@ -14,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import structlog
-from models.tokens.model import Model
 
 from models import blob
 from models.answer import Answer
@@ -25,6 +25,7 @@ from models.states import Grade
 from models.store.settlements import NextTurn, Stored
 from models.tokens import profile
 from models.tokens.calibrate import Convention
+from models.tokens.model import Model
 from models.tokens.row import Row
 from workers.hands import Hands
 from workers.providers.base import Exchange
@@ -96,11 +97,26 @@ class Rebuilder:
             work.prompt["messages"], work.prompt.get("tools"), plan.thinking)
         convention = self.conventions.get((plan.profile, plan.model, answer.provider, answer.finish_reason))
         try:
-            row = model.row(answer, prompt_ids, convention=convention, truncated=verdict.truncated)
+            row = _row(model, answer, prompt_ids, work.ask.prefix_ids, convention, verdict.truncated)
         except Exception as error:  # noqa: BLE001  (a paid answer is kept whatever its rebuilding does; regrade can mend it)
             log.error("rebuild_failed", sample=work.claim.id, error=type(error).__name__)
             row = Row(prompt_ids, np.empty(0, np.int32), (), Grade.REJECTED, reason="rebuild_failed", version=model.version)
         return _stored(work, exchange, verdict, answer, row), _next(work, answer, verdict)
+
+
+def _row(model: Model, answer: Answer, prompt_ids: Ids, prefix_ids: Ids | None, convention: Convention | None,
+         truncated: bool) -> Row:
+    """The graded row. An answer that goes on from a prefix said only the rest: that is checked, then the whole is laid out."""
+    if prefix_ids is None or answer.completion_ids is None:
+        return model.row(answer, prompt_ids, convention=convention, truncated=truncated)
+    rest = replace(answer, prompt_ids=np.concatenate([prompt_ids, prefix_ids]),
+                   completion_ids=answer.completion_ids[len(prefix_ids):])
+    checked = model.row(rest, prompt_ids, convention=convention, truncated=truncated)
+    text = model.decode(answer.completion_ids).decode("utf-8", "replace")
+    usage = replace(answer.usage, completion_tokens=len(answer.completion_ids), prompt_tokens=len(prompt_ids))
+    whole = replace(answer, prompt_ids=prompt_ids, sampled_text=text, content=text, reasoning=None, usage=usage)
+    row = model.row(whole, prompt_ids, convention=convention, truncated=truncated)
+    return replace(row, grade=min(row.grade, checked.grade), reason=checked.reason or row.reason)
 
 
 def _stored(work: "Work", exchange: Exchange, verdict: Verdict, answer: Answer, row: Row) -> Stored:

@@ -150,7 +150,7 @@ class Worker:
     def _limiter(self, name: str, account: Account) -> Limiter:
         slow = account.kind == "openrouter" if account.slow_start is None else account.slow_start
         limiter = Limiter(self._redis, name, f"{self.id}", account.max_in_flight, prefix=self._settings.key_prefix,
-                          **({} if slow else {"start": account.max_in_flight}))
+                          start=None if slow else account.max_in_flight)
         limiter.start()
         return limiter
 

@@ -62,7 +62,8 @@ def document(profile: Profile, head: dict[str, Any]) -> dict[str, Any]:
         "normalizer": {"type": rules.normalizer} if rules.normalizer else None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": _pre_tokenizers(profile)},
         "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False},
-        "model": {"type": "BPE", "vocab": {tokens[i]: i for i, t in enumerate(types) if t == NORMAL},
+        # Markers too: an added token that the model does not know is given a new id behind all others.
+        "model": {"type": "BPE", "vocab": {tokens[i]: i for i, t in enumerate(types) if t in (NORMAL, CONTROL, USER)},
                   "merges": [m.split(" ", 1) for m in head["tokenizer.ggml.merges"]]}}
 
 

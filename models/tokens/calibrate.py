@@ -41,7 +41,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """billed - rebuilt, for one shape of answer; share of this modal value among `rows`. basis: counted | implied | assumed | none."""
+    """billed - rebuilt, for one shape; share of this modal value among `rows`. basis: counted | implied | assumed | none."""
 
     delta: int = 0
     rows: int = 0

@@ -44,7 +44,7 @@ class Model:
         if text is None:
             raise ProfileError(profile=profile.name, cause="there is no chat template")
         self._template = text
-        self._rebuilder = Rebuilder(profile, self.vocabulary)
+        self.rebuilder = Rebuilder(profile, self.vocabulary)
         known = profile.model_dump_json(include={"ids", "stop", "ends", "think", "tools", "template", "tiktoken", "gguf"})
         rules = "\n".join([profile.digest, text, known, str(RULES)])
         self.version = f"{profile.name}:{hashlib.sha256(rules.encode()).hexdigest()[:12]}"
@@ -65,7 +65,7 @@ class Model:
     @property
     def end_ids(self) -> frozenset[int]:
         """Every id that may end an answer; the first of the profile is the usual one."""
-        return frozenset(self._rebuilder.ends)
+        return frozenset(self.rebuilder.ends)
 
     @property
     def bos_id(self) -> int | None:
@@ -113,7 +113,7 @@ class Model:
     def row(self, answer: Answer, prompt_ids: Ids, *, convention: Convention | None = None, truncated: bool = False) -> Row:
         """The answer's ids and grade. A convention learned with another version of the profile is not used."""
         usable = convention if convention is not None and convention.model == self.version else None
-        return grade(self._rebuilder, answer, answer.prompt_ids if answer.prompt_ids is not None else prompt_ids,
+        return grade(self.rebuilder, answer, answer.prompt_ids if answer.prompt_ids is not None else prompt_ids,
                      usable, truncated, self.version_with(usable))
 
     def version_with(self, convention: Convention | None) -> str:
@@ -137,7 +137,7 @@ class Model:
         seen: dict[str, Counter[str]] = defaultdict(Counter)
         for s in samples:
             parts = part(s.answer, self.profile, self.vocabulary, s.truncated)
-            for name, space in edges_of(parts, s.truncated, opened(self._rebuilder, s.prompt_ids)).items():
+            for name, space in edges_of(parts, s.truncated, opened(self.rebuilder, s.prompt_ids)).items():
                 seen[name][space] += 1
         return seen
 
@@ -165,9 +165,9 @@ class Model:
 
     def _delta(self, sample: Sample, edges: dict[str, Edge]) -> tuple[str, int, bool]:
         parts = part(sample.answer, self.profile, self.vocabulary, sample.truncated)
-        inside = opened(self._rebuilder, sample.prompt_ids)
+        inside = opened(self.rebuilder, sample.prompt_ids)
         names = edges_of(parts, sample.truncated, inside)
         settled = all(edges[n].settled for n in names) and not parts.trimmed
         one = Convention(self.version, {n: Edge("raw", edges[n].options[:1] if edges[n].settled else ("",)) for n in names})
-        first = listing(self._rebuilder, parts, inside, sample.truncated, one, sample.prompt_ids)[0]
+        first = listing(self.rebuilder, parts, inside, sample.truncated, one, sample.prompt_ids)[0]
         return first.shape, (sample.answer.usage.completion_tokens or 0) - len(first.ids), settled

@@ -11,7 +11,7 @@ from models.blob import Ids
 from models.states import Grade
 from producer.rows import ExportRow
 
-CUT_FLAGS = frozenset({"truncated", "no_answer"})  # what a cut row bears for having been cut, and nothing worse
+CUT_FLAGS = frozenset({"truncated", "no_answer", "continued"})  # what a cut row bears for having been cut, and nothing worse
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,7 @@ def _row(model: Model, answer: Answer, prompt_ids: Ids, prefix_ids: Ids | None, 
     rest = replace(answer, prompt_ids=np.concatenate([prompt_ids, prefix_ids]),
                    completion_ids=answer.completion_ids[len(prefix_ids):])
     checked = model.row(rest, prompt_ids, convention=convention, truncated=truncated)
-    text = model.decode(answer.completion_ids).decode("utf-8", "replace")
+    text = model.vocabulary.decode(answer.completion_ids.tolist(), hidden=False).decode("utf-8", "replace")
     usage = replace(answer.usage, completion_tokens=len(answer.completion_ids), prompt_tokens=len(prompt_ids))
     whole = replace(answer, prompt_ids=prompt_ids, sampled_text=text, content=text, reasoning=None, usage=usage)
     row = model.row(whole, prompt_ids, convention=convention, truncated=truncated)

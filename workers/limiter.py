@@ -130,14 +130,14 @@ class Limiter:
     def _report(self) -> Report:
         report, self._tally, now = self._tally, Report(self._worker), self._clock()
         report.in_flight, report.want, report.queued = self._in_flight, len(self._waiting), self._queued
-        if now < self._settled_at:
-            report.want = min(report.want, max(0, self._part - self._in_flight))
         while self._young and now - (began := next(iter(self._young.values()))) >= ACCEPTED_AFTER_S:
             del self._young[next(iter(self._young))]
             report.accept(now - began)
         return report
 
     async def _granted(self, report: Report) -> int:
+        if self._alone is not None or self._clock() < self._settled_at:
+            report.want = min(report.want, max(0, self._part - self._in_flight))
         if self._alone is None or self._clock() >= self._ask_at:
             try:
                 self._fleet, grant = await self._shared.change(lambda limit, now: self._step(limit, report, now))
@@ -148,7 +148,9 @@ class Limiter:
                 self._rejoin_fleet()
                 return grant
         assert self._alone is not None
-        return self._alone.step(report, self._shared.now())
+        grant = self._alone.step(report, self._shared.now())
+        self._part = int(self._alone.limit)
+        return grant
 
     def _step(self, limit: Limit | None, report: Report, now: float) -> tuple[Limit, int]:
         limit = limit or self._fleet.copy()   # Redis was emptied: whoever comes first remembers for all
@@ -159,12 +161,12 @@ class Limiter:
         if self._alone is None:
             log.warning("limits_alone", account=self._account, cause=str(error))
             self._alone = self._fleet.alone(self._worker)
+            self._part = int(self._alone.limit)
 
     def _rejoin_fleet(self) -> None:
         if self._alone is not None:
             log.info("limits_shared_again", account=self._account)
-            self._part, self._settled_at = int(self._alone.limit), self._clock() + 2 * ASK_AGAIN_S
-            self._alone = None
+            self._alone, self._settled_at = None, self._clock() + 2 * ASK_AGAIN_S
 
     def _hand_out(self) -> None:
         while self._waiting:

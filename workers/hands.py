@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from workers.spool import locked
+
 SLOTS = 64
 _SLOT = struct.Struct("<q")
 
@@ -21,10 +23,8 @@ class Hands:
     """A mapped file of SLOTS sample ids, 0 for none. Locked while its worker lives."""
 
     def __init__(self, folder: Path, worker_id: int) -> None:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path = folder / f"{worker_id}.hands"
-        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._file = locked(self.path)
         os.ftruncate(self._file, SLOTS * _SLOT.size)
         self._map = mmap.mmap(self._file, SLOTS * _SLOT.size)
         self._free = list(range(SLOTS))
@@ -32,7 +32,10 @@ class Hands:
     @contextmanager
     def hold(self, sample_id: int) -> Iterator[None]:
         """Around whatever might kill the process. Thread-safe: list.pop and a mapped write are atomic here."""
-        slot = self._free.pop() if self._free else None
+        try:
+            slot = self._free.pop()
+        except IndexError:
+            slot = None
         if slot is not None:
             _SLOT.pack_into(self._map, slot * _SLOT.size, sample_id)
         try:

@@ -7,21 +7,24 @@ call starts, and settlements wait in the spool.
 
 import asyncio
 import contextvars
+import os
+import signal
+import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from pathlib import Path
 from typing import Generic, TypeVar
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from models.base import perform
-from models.errors import StoreAway, StoreError
+from models.errors import RowRefused, StoreError
 from models.states import Event, Lane
 from models.store import claims, settlements, sweeps
 from models.store.claims import Claim
 from models.store.settlements import Settlement
-from workers.spool import Spool
+from workers.spool import Spool, orphaned
 
 log = structlog.get_logger()
 In = TypeVar("In")
@@ -32,36 +35,52 @@ BACK_OFF_S = (0.2, 5.0)
 
 
 class Batcher(Generic[In, Out]):
-    """Collects what coroutines put in and hands it to `flush` in batches, one at a time."""
+    """Collects what coroutines put in and hands it to `flush` in batches, one at a time.
 
-    def __init__(self, flush: Callable[[list[In]], Awaitable[list[Out]]],
-                 lost: Callable[[Out], None] = lambda result: None) -> None:
-        self._flush, self._lost = flush, lost   # lost: a result whose waiter was cancelled meanwhile
+    unwanted: is told a result whose waiter was cancelled, and what nobody waits for any more is left out. Without it
+    all is served, whatever became of the waiter.
+    """
+
+    def __init__(self, flush: Callable[[list[In]], Awaitable[list[Out]]], unwanted: Callable[[Out], None] | None = None) -> None:
+        self._flush, self._unwanted = flush, unwanted
         self._waiting: deque[tuple[In, asyncio.Future[Out]]] = deque()
+        self._serving: list[tuple[In, asyncio.Future[Out]]] = []
         self._wake = asyncio.Event()
 
-    def __len__(self) -> int:
-        return len(self._waiting)
+    def outstanding(self) -> list[In]:
+        """What was put in and is not served yet."""
+        return [item for item, _ in (*self._serving, *self._waiting)]
 
-    async def put(self, item: In) -> Out:
+    def add(self, item: In) -> "asyncio.Future[Out]":
         future: asyncio.Future[Out] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, future))
         self._wake.set()
-        return await future
+        return future
+
+    async def put(self, item: In) -> Out:
+        future = self.add(item)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if self._unwanted and not future.cancelled() and future.exception() is None:
+                self._unwanted(future.result())     # answered, and cancelled before it could be told
+            raise
 
     async def run(self) -> None:
         while True:
             await self._wake.wait()
             if len(self._waiting) < MOST:
                 await asyncio.sleep(APART_S)
-            batch = [self._waiting.popleft() for _ in range(min(MOST, len(self._waiting)))]
+            self._serving = [self._waiting.popleft() for _ in range(min(MOST, len(self._waiting)))]
             if not self._waiting:
                 self._wake.clear()
-            await self._serve([entry for entry in batch if not entry[1].cancelled()])
+            if self._unwanted:
+                self._serving = [entry for entry in self._serving if not entry[1].cancelled()]
+            if self._serving:
+                await self._serve(self._serving)
+            self._serving = []
 
     async def _serve(self, batch: list[tuple[In, "asyncio.Future[Out]"]]) -> None:
-        if not batch:
-            return
         try:
             results = await self._flush([item for item, _ in batch])
         except StoreError as error:
@@ -70,10 +89,10 @@ class Batcher(Generic[In, Out]):
                     future.set_exception(error)
             return
         for (_, future), result in zip(batch, results, strict=True):
-            if future.done():
-                self._lost(result)
-            else:
+            if not future.done():
                 future.set_result(result)
+            elif self._unwanted:
+                self._unwanted(result)
 
 
 class NoRoom:
@@ -91,6 +110,7 @@ class Ledger:
         self._claims: Batcher[tuple[int, str], Claim | NoRoom | None] = Batcher(self._claim, self._unclaimed)
         self._settlements: Batcher[Settlement, bool] = Batcher(self._settle)
         self._tasks: list[asyncio.Task[None]] = []
+        self._asked: set[int] = set()       # samples whose claim is under way
         self.held: dict[int, int] = {}
         self.away = False
         self.fenced = 0            # settlements refused by their fence
@@ -98,19 +118,31 @@ class Ledger:
     def start(self) -> None:
         # With an empty context: a flush belongs to no sample.
         for batcher in (self._claims, self._settlements):
-            self._tasks.append(asyncio.get_running_loop().create_task(batcher.run(), context=contextvars.Context()))
+            task = asyncio.get_running_loop().create_task(batcher.run(), context=contextvars.Context())
+            task.add_done_callback(_ended)
+            self._tasks.append(task)
 
     async def stop(self, deadline_s: float = 10.0) -> None:
         """Let waiting settlements be written, or leave them in the spool."""
         try:
             async with asyncio.timeout(deadline_s):
-                while len(self._settlements) or self._spool.waiting:  # noqa: ASYNC110  (two sources, one short wait)
+                while self._settlements.outstanding():  # noqa: ASYNC110  (a short wait, at the end of a life)
                     await asyncio.sleep(APART_S)
         except TimeoutError:
+            await self._spool.keep(self._settlements.outstanding())
             log.warning("settlements_left_in_spool", waiting=self._spool.waiting)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def replay(self, folder: Path) -> int:
+        """Settle what the spools of dead workers hold and remove them; how many. One bad record does not keep the others."""
+        replayed = 0
+        for path, waiting in orphaned(folder):
+            await asyncio.gather(*(self.settle(settlement) for settlement in waiting))
+            path.unlink(missing_ok=True)
+            replayed += len(waiting)
+        return replayed
 
     def rejoin(self, worker_id: int) -> None:
         """Claim under another name from now on; what is held keeps its fences and will be refused by them."""
@@ -126,17 +158,21 @@ class Ledger:
         return await self._claims.put((sample_id, account))
 
     async def settle(self, settlement: Settlement) -> bool:
-        """False when the fence refused it. Returns once written, or once safe in the spool of a stopping worker."""
-        try:
-            return await self._settlements.put(settlement)
-        finally:
-            self.held.pop(settlement.id, None)
+        """False when the fence refused it. Returns once written, also where the caller no longer waits for it.
+
+        While the database is away it is safe in the spool at once: it may stay away longer than this process lives.
+        """
+        written = self._settlements.add(settlement)
+        if self.away:
+            await self._spool.keep([settlement])
+        return await written
 
     async def _claim(self, wanted: list[tuple[int, str]]) -> list[Claim | NoRoom | None]:
+        self._asked = {sample_id for sample_id, _ in wanted}
         taken, refused = await self._patiently(
             lambda: perform(self._engine, claims.claim_or_refuse, wanted, self._worker_id, self._lane))
-        for claim in taken.values():
-            self.held[claim.id] = claim.fence
+        self.held.update((claim.id, claim.fence) for claim in taken.values())
+        self._asked = set()
         return [NO_ROOM if sample_id in refused else taken.pop(sample_id, None) for sample_id, _ in wanted]
 
     def _unclaimed(self, claim: Claim | NoRoom | None) -> None:
@@ -145,10 +181,12 @@ class Ledger:
 
     async def _settle(self, batch: list[Settlement]) -> list[bool]:
         try:
-            owned = await self._patiently(lambda: perform(self._engine, settlements.settle, batch), spooled=batch)
-        except StoreError:
+            owned = await self._patiently(lambda: perform(self._engine, settlements.settle, batch), self._settlements.outstanding)
+        except RowRefused:
             return await self._one_by_one(batch)
         self._spool.settled(batch)
+        for settlement in batch:
+            self._let_go(settlement)
         self.fenced += len(batch) - len(owned)
         return [s.id in owned for s in batch]
 
@@ -161,35 +199,55 @@ class Ledger:
         self._spool.quarantine(bad)
         log.error("answer_refused_by_store", sample=bad.id)
         if bad.code == REFUSED:
-            return [False]
-        return await self._settle([replace(
-            bad, event=Event.DROP, code=REFUSED, stored=None, next_turn=None, provider="", model="", quantization="",
-            generation_id="", ignore=None)])
+            return [False]      # in hand for as long as this worker lives: better than to ask and pay again
+        return await self._settle([_stripped(bad)])
 
-    async def _patiently(self, call: Callable[[], Awaitable[Out]], spooled: Sequence[Settlement] = ()) -> Out:
-        """Repeat while the database is away; what is to be settled is safe on disk meanwhile."""
+    def _let_go(self, settlement: Settlement) -> None:
+        if self.held.get(settlement.id) == settlement.fence:
+            del self.held[settlement.id]
+
+    async def _patiently(self, call: Callable[[], Awaitable[Out]], paid: Callable[[], Sequence[Settlement]] = tuple) -> Out:
+        """Repeat while the database is away or not itself; what was paid for is safe on disk meanwhile."""
         pause = BACK_OFF_S[0]
         while True:
             try:
                 result = await call()
                 self.away = False
                 return result
-            except StoreAway as error:
+            except RowRefused:
+                raise
+            except StoreError as error:
                 if not self.away:
                     log.warning("database_away", cause=str(error))
                 self.away = True
-                if spooled:
-                    await self._spool.keep(spooled)
+                await self._spool.keep(paid())
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, BACK_OFF_S[1])
 
     async def give_back_strays(self) -> int:
         """Release samples that the database counts as ours but nobody here holds: a claim whose reply or waiter was lost."""
         mine = await perform(self._engine, sweeps.held_by, self._worker_id)
-        strays = [Settlement(i, fence, Event.RELEASE, "stray_claim") for i, fence in mine if self.held.get(i) != fence]
+        strays = [Settlement(i, fence, Event.RELEASE, "stray_claim") for i, fence in mine
+                  if self.held.get(i) != fence and i not in self._asked]    # asked: committed maybe, and not told here yet
         if strays:
             await perform(self._engine, settlements.settle, strays)
         return len(strays)
 
 
 REFUSED = "refused_by_store"
+MOST_COUNTED, MOST_NUSD = 10**9, 10**15      # two counts are summed as int4; a million dollars
+
+
+def _stripped(bad: Settlement) -> Settlement:
+    """The end of a sample whose answer no table takes: nothing is left that could be refused but what it cost."""
+    return Settlement(bad.id, bad.fence, Event.DROP, REFUSED, burns=True, basis=bad.basis,
+                      prompt_tokens=min(bad.prompt_tokens, MOST_COUNTED),
+                      completion_tokens=min(bad.completion_tokens, MOST_COUNTED), cost_nusd=min(bad.cost_nusd, MOST_NUSD))
+
+
+def _ended(task: "asyncio.Task[None]") -> None:
+    """Without its ledger a worker can do nothing but end; the supervisor starts it anew."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        # The places alone: a message or a local variable would bring answers into the log.
+        log.critical("ledger_failed", cause=type(error).__name__, where=traceback.format_tb(error.__traceback__)[-5:])
+        os.kill(os.getpid(), signal.SIGTERM)

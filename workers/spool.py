@@ -6,6 +6,7 @@ process: its answer was never acknowledged to anybody, and its sample will be re
 
 import asyncio
 import fcntl
+import json
 import os
 import struct
 import zlib
@@ -26,14 +27,13 @@ _decoder = msgspec.msgpack.Decoder(Settlement)
 
 
 class Spool:
-    """One worker's spool file. Lossless bound: when it is full, `keep` waits, and nothing more is asked meanwhile."""
+    """One worker's spool file. Bounded: when it is full, answers stay in memory, and nothing more is asked meanwhile."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.folder, self.path = folder, folder / f"{name}.spool"
-        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._file = locked(self.path)
         self._kept: set[tuple[int, int]] = set()
+        self._writing = asyncio.Lock()
 
     @property
     def waiting(self) -> int:
@@ -41,19 +41,23 @@ class Spool:
 
     async def keep(self, settlements: Sequence[Settlement]) -> None:
         """Write those not kept yet and fsync, off the loop."""
-        new = [s for s in settlements if (s.id, s.fence) not in self._kept]
-        if not new:
-            return
-        data = b"".join(_record(s) for s in new)
-        if os.fstat(self._file).st_size + len(data) > MAX_BYTES:
-            log.error("spool_full", path=str(self.path))
-            return
-        try:
-            await asyncio.to_thread(_append, self._file, data)
-        except OSError as error:  # disk full: the answers stay in memory, which the limit of requests in flight bounds
-            log.error("spool_failed", cause=error.strerror)
-            return
-        self._kept.update((s.id, s.fence) for s in new)
+        async with self._writing:
+            new = [s for s in settlements if (s.id, s.fence) not in self._kept]
+            data = b"".join(map(_record, new))
+            if not data:
+                return
+            size = os.fstat(self._file).st_size
+            if size + len(data) > MAX_BYTES:
+                log.error("spool_full", path=str(self.path))
+                return
+            keys = {(s.id, s.fence) for s in new}
+            self._kept |= keys              # before the write, so that `settled` does not empty the file under it
+            try:
+                await asyncio.to_thread(_append, self._file, data)
+            except OSError as error:  # disk full: they stay in memory, which the limit of requests in flight bounds
+                self._kept -= keys
+                os.ftruncate(self._file, min(size, os.fstat(self._file).st_size))   # half a record would hide the next
+                log.error("spool_failed", cause=error.strerror)
 
     def settled(self, settlements: Sequence[Settlement]) -> None:
         """They are in the database; the file is emptied once nothing waits in it."""
@@ -65,9 +69,9 @@ class Spool:
 
     def quarantine(self, settlement: Settlement) -> None:
         """Keep an answer that the database refuses, for a person to look at."""
-        path = self.folder / f"refused-{settlement.id}-{settlement.fence}.msgpack"
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
-            file.write(_encoder.encode(settlement))
+        path = self.folder / f"refused-{settlement.id}-{settlement.fence}.json"
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w", encoding="ascii") as file:
+            json.dump(msgspec.to_builtins(settlement), file)    # escapes whatever it is that was refused; blobs as base64
 
     def close(self) -> None:
         empty = os.fstat(self._file).st_size == 0
@@ -76,13 +80,30 @@ class Spool:
             self.path.unlink(missing_ok=True)
 
 
+def locked(path: Path) -> int:
+    """A new file for as long as this process lives. It has its name only once it is locked: who looks for files of the
+    dead must not find it before."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    new = path.with_suffix(".new")
+    file = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    new.rename(path)
+    return file
+
+
 def _append(file: int, data: bytes) -> None:
-    os.write(file, data)
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view):]
     os.fsync(file)
 
 
 def _record(settlement: Settlement) -> bytes:
-    body = _encoder.encode(settlement)
+    try:
+        body = _encoder.encode(settlement)
+    except UnicodeEncodeError:      # half of a surrogate pair in a label; the ledger keeps it aside when its turn comes
+        log.error("answer_not_spooled", sample=settlement.id)
+        return b""
     return _HEAD.pack(len(body), zlib.crc32(body)) + body
 
 
@@ -91,7 +112,7 @@ def _read(data: bytes) -> Iterator[Settlement]:
     while at + _HEAD.size <= len(data):
         length, crc = _HEAD.unpack_from(data, at)
         body = data[at + _HEAD.size:at + _HEAD.size + length]
-        if len(body) < length or zlib.crc32(body) != crc:
+        if not length or len(body) < length or zlib.crc32(body) != crc:
             return
         yield _decoder.decode(body)
         at += _HEAD.size + length

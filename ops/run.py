@@ -1,6 +1,7 @@
 """`draftmill run` and `draftmill up`: bring everything up, put prompts in, follow, export, sum up."""
 
 import asyncio
+import signal
 import sys
 import threading
 import time
@@ -22,7 +23,7 @@ from models.store import datasets as store
 from models.store import totals
 from models.store.schema import migrate, reachable
 from models.store.totals import DatasetTotals
-from ops import engine, services, tables
+from ops import engine, port, services, tables
 from ops.stack import Child, Death, Stack
 from producer.enqueue import Enqueued, enqueue, hint
 
@@ -80,12 +81,17 @@ class Standing:
     deaths: deque[Death] = field(default_factory=lambda: deque(maxlen=20))
 
 
+def _stop_like_ctrl_c(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 @contextmanager
 def standing(settings: Settings, plan: Plan, fleet: Fleet, console: Console, *, flower: bool = True) -> Iterator[Standing]:
     """Services (embedded unless URLs are set), engine, workers, reaper and Flower under one supervisor.
 
     Joins an `up` that already runs in this home instead of starting a second one.
     """
+    signal.signal(signal.SIGTERM, _stop_like_ctrl_c)
     with ExitStack() as stack:
         running = None
         if urls_from_environment(settings) is None:
@@ -98,6 +104,8 @@ def standing(settings: Settings, plan: Plan, fleet: Fleet, console: Console, *, 
         reachable(_url(settings))
         migrate(_url(settings))
         plan, engines = _with_engine(plan, settings)
+        if flower:
+            settings = settings.model_copy(update={"flower_port": port.free(settings.flower_port)})
         live = Standing(settings, plan)
         family = Stack(settings.home, [*(e.child() for e in engines), *children(settings, fleet, flower=flower)])
         stack.enter_context(_supervised(family, running, live))
@@ -199,6 +207,7 @@ def children(settings: Settings, fleet: Fleet, *, flower: bool) -> list[Child]:
         DRAFTMILL_DATABASE_URL=_url(settings),
         DRAFTMILL_REDIS_URL=settings.redis_url.get_secret_value(),
         DRAFTMILL_HOME=str(settings.home.absolute()),
+        DRAFTMILL_FLOWER_PORT=str(settings.flower_port),
         **({"DRAFTMILL_FLOWER_PASSWORD": settings.flower_password.get_secret_value()} if settings.flower_password else {}),
     )
     command = [sys.executable, "-P", "-m", "ops"]  # -P: the working directory may hold another `models`

@@ -8,16 +8,16 @@ from rich.text import Text
 
 from models.store.totals import DatasetTotals, ProviderTotals, WorkerTotals
 
-BAR = 12
+BAR = 6
 
 
 def count(n: float | None) -> str:
-    """1,234 up to 99,999; then 123k, 1.2M."""
+    """1,234 up to 9,999; then 123k, 1.23M."""
     if n is None:
         return "-"
-    if abs(n) < 100_000:
+    if abs(n) < 10_000:
         return f"{n:,.0f}"
-    return f"{n / 1000:,.0f}k" if abs(n) < 1_000_000 else f"{n / 1e6:,.2f}M"
+    return f"{n / 1000:,.0f}k" if abs(n) < 1_000_000 else f"{n / 1e6:,.2f}M" if abs(n) < 10_000_000 else f"{n / 1e6:,.1f}M"
 
 
 def duration(seconds: float | None) -> str:
@@ -34,7 +34,7 @@ def dollars(usd: float | None) -> str:
 
 def state_of(d: DatasetTotals) -> str:
     if d.state == "closed":
-        return f"closed: {d.closed_reason}"
+        return {"budget": "at budget", "money": "at money"}.get(d.closed_reason or "", f"closed: {d.closed_reason}")
     return "finished" if d.finished else "running" if d.running else "open"
 
 
@@ -51,16 +51,27 @@ def budget_bar(d: DatasetTotals) -> Text:
 _STYLES = {"finished": "green", "running": "cyan", "open": "cyan"}
 
 
+_WIDTHS = {"dataset": 8, "state": 9, "tokens": 6, "budget": 13, "spent": 6, "ETA": 6}
+
+
 def datasets(totals: Sequence[DatasetTotals]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1))
-    for name in ("dataset", "state", "done", "left", "run", "fail", "tokens", "budget", "spent", "ETA"):
-        table.add_column(name, justify="left" if name in ("dataset", "state", "budget") else "right", no_wrap=True,
-                         overflow="ellipsis")
+    """Columns that say nothing (no money, no budget, no ETA) are left out, so that 80 columns are enough."""
+    money, budgets = any(d.spent_usd for d in totals), any(d.token_budget is not None for d in totals)
+    etas = any(d.eta_s is not None for d in totals)
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    for name, shown in (("dataset", True), ("state", True), ("done", True), ("left", True), ("run", True), ("fail", True),
+                        ("tokens", True), ("budget", budgets), ("spent", money), ("ETA", etas)):
+        if shown:
+            text = name in ("dataset", "state", "budget")
+            table.add_column(name, justify="left" if text else "right", no_wrap=True, overflow="ellipsis",
+                             min_width=_WIDTHS.get(name, 5))
     for d in totals:
         state = state_of(d)
-        table.add_row(d.name, Text(state, _STYLES.get(state, "yellow")), count(d.done), count(d.queued), count(d.running),
-                      Text(count(d.failed), "red" if d.failed else ""), count(d.stored_tokens), budget_bar(d),
-                      dollars(d.spent_usd), duration(d.eta_s))
+        cells: list[tuple[bool, str | Text]] = [
+            (True, d.name), (True, Text(state, _STYLES.get(state, "yellow"))), (True, count(d.done)), (True, count(d.queued)),
+            (True, count(d.running)), (True, Text(count(d.failed), "red" if d.failed else "")),
+            (True, count(d.stored_tokens)), (budgets, budget_bar(d)), (money, dollars(d.spent_usd)), (etas, duration(d.eta_s))]
+        table.add_row(*(cell for shown, cell in cells if shown))
     return table
 
 

@@ -30,7 +30,10 @@ from workers.rebuild import Rebuilder
 from workers.verdict import Action, History, Scope, Verdict, judge
 
 log = structlog.get_logger()
-SLOWEST_TOKENS_PER_S = 8.0     # a call gets max_tokens at this speed, and a minute: 22 and 35 minutes in the usual lanes
+# The total deadline of a call: max_tokens at the slowest believable speed, and a while on top. 22 and 35 minutes in the
+# usual lanes; one's own engine queues instead of refusing, and asking it again only lengthens the queue.
+SLOWEST_TOKENS_PER_S, PATIENCE_S = 8.0, 60.0
+OWN_SLOWEST_TOKENS_PER_S, OWN_PATIENCE_S = 2.0, 300.0
 SLOT_WAIT_S = 120.0            # then the hint ends; the reaper sends another
 PROBE_EVERY_S = 20.0
 ROOM_WAIT_S, ROOM_PAUSE_S = 30.0, (0.2, 0.6)
@@ -167,9 +170,15 @@ async def _prepare(mill: Mill, dataset: Dataset, endpoint: Endpoint, claim: Clai
         sampling=sampling, routing=plan.routing.body(),
         reasoning={**(plan.reasoning or {}), **({"effort": effort} if effort else {})} or None,
         thinking=plan.thinking, thinking_key=mill.rebuilder.thinking_key(plan), ignore=tuple(claim.ignore or ()),
-        stream=lane.stream, limits=Limits(total_s=claim.max_tokens / SLOWEST_TOKENS_PER_S + 60.0),
+        stream=lane.stream, limits=Limits(total_s=_deadline_s(claim.max_tokens, endpoint)),
         prompt_ids=prompt_ids, prefix_ids=prefix, expected_prompt_tokens=None if prompt_ids is None else len(prompt_ids))
     return Work(dataset, endpoint, claim, prompt, ask)
+
+
+def _deadline_s(max_tokens: int, endpoint: Endpoint) -> float:
+    if endpoint.account.kind == "openrouter":
+        return max_tokens / SLOWEST_TOKENS_PER_S + PATIENCE_S
+    return max_tokens / OWN_SLOWEST_TOKENS_PER_S + OWN_PATIENCE_S
 
 
 def _prefix(claim: Claim, endpoint: Endpoint) -> Ids | None:

@@ -375,6 +375,73 @@ def export(
         typer.echo(summary)
 
 
+@app.command(rich_help_panel="Rows")
+def calibrate(datasets: Names = None, home: Home = None) -> None:
+    """Learn how each provider counts and trims, from stored rows; then grade earlier rows by it."""
+    from ops.grading import calibrate as learn
+    from ops.grading import regrade as grade_again
+
+    settings = _settings(home)
+    engine = _engine(settings)
+    for (profile, model, provider, finish), convention, new in learn(engine, datasets or [], settings.home):
+        state = "settled" if convention.settled else "not settled yet"
+        typer.echo(f"{model} ({profile}) by {provider or 'unnamed'}, {finish}: {state}{', new' if new else ''}")
+        for line in convention.describe():
+            typer.echo(f"    {line}")
+    for name, looked, changed in grade_again(engine, datasets or [], settings.home):
+        typer.echo(f"{name}: {looked} rows graded again, {changed} changed")
+
+
+@app.command(rich_help_panel="Rows")
+def regrade(
+    datasets: Names = None,
+    home: Home = None,
+    every: Annotated[bool, typer.Option("--every", help="also rows that today's rules graded, and engine rows")] = False,
+) -> None:
+    """Recompute ids and grades from the stored replies. No call is made."""
+    from ops.grading import regrade as grade_again
+
+    settings = _settings(home)
+    for name, looked, changed in grade_again(_engine(settings), datasets or [], settings.home, every=every):
+        typer.echo(f"{name}: {looked} rows graded again, {changed} changed")
+
+
+@app.command(rich_help_panel="Rows")
+def verify(dataset: Annotated[str, typer.Argument()], home: Home = None) -> None:
+    """Check every stored row against its own reply: ids, spans, text, counts. Exit 1 when a row is wrong."""
+    from ops.grading import verified
+
+    settings = _settings(home)
+    report, unseen = verified(_engine(settings), dataset, settings.home)
+    for grade, n in sorted(report.grades.items(), reverse=True):
+        typer.echo(f"{n:8,} {grade.label}")
+    typer.echo(f"completion tokens billed but not kept: {report.drift_percent:+.3f}%")
+    for provider, n in sorted(report.rows.items()):
+        typer.echo(f"{provider or 'unnamed'}: {report.mismatched[provider]:,} of {n:,} rows differ from their bill or reply")
+    if unseen.verified:
+        share = f"{unseen.share:.3%} ({unseen.low:.3%} to {unseen.high:.3%})"
+        typer.echo(f"verified rows that are silently inexact, estimated: {share}")
+    for problem, n in report.problems.most_common():
+        typer.echo(f"{n:8,} {problem}")
+    raise typer.Exit(1 if report.problems else 0)
+
+
+@app.command(rich_help_panel="Rows")
+def audit(datasets: Names = None, home: Home = None) -> None:
+    """How honest the grades are: engine rows graded again without their ids, per habit of a provider."""
+    from models.states import Grade
+    from ops.grading import audited
+
+    settings = _settings(home)
+    for tally in audited(_engine(settings), datasets or [], settings.home):
+        typer.echo(tally.style)
+        for grade in sorted(Grade, reverse=True):
+            share = tally.share(grade)
+            if share.rows:
+                low, high = share.interval
+                typer.echo(f"{share.rows:8,} {grade.label:10} {share.share:7.2%} exact ({low:.2%} to {high:.2%})")
+
+
 @app.command(rich_help_panel="Looking")
 def doctor(
     home: Home = None,

@@ -22,6 +22,7 @@ from models.blob import Ids
 from models.conversation import Next, next_turn
 from models.plan import DatasetPlan
 from models.states import Grade
+from models.store.rows import spans_json
 from models.store.settlements import NextTurn, Stored
 from models.tokens import profile
 from models.tokens.calibrate import Convention
@@ -121,12 +122,12 @@ def _row(model: Model, answer: Answer, prompt_ids: Ids, prefix_ids: Ids | None, 
 
 def _stored(work: "Work", exchange: Exchange, verdict: Verdict, answer: Answer, row: Row) -> Stored:
     return Stored(
-        grade=int(row.grade), version=row.version, trainable=verdict.trainable and row.grade > 0,
+        grade=int(row.grade), version=row.version, trainable=verdict.trainable,
         truncated=verdict.truncated, finish_reason=answer.finish_reason, model=answer.model or work.ask.model,
         account=work.endpoint.name, fingerprint=work.dataset.fingerprint,
         sampling=json.dumps({**work.ask.sampling, **({"reasoning": work.ask.reasoning} if work.ask.reasoning else {})}),
         n_prompt=len(row.prompt_ids), n_tokens=len(row.completion_ids),
-        spans=json.dumps([[s.kind, s.start, s.end] for s in row.spans]),
+        spans=spans_json(row.spans),
         prompt_ids=blob.pack_ids(row.prompt_ids), ids=blob.pack_ids(row.completion_ids), raw=blob.pack_raw(exchange.body),
         candidates=min(row.candidates, 32_000), rule=row.rule, reason=row.reason, delta=row.delta,
         prompt_delta=row.prompt_delta, flags=",".join(sorted(verdict.flags)))

@@ -1,9 +1,12 @@
 """Stored rows, read back in order of sample id and in bounded memory: for exports, regrading and verification."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from sqlalchemy import Connection, text
+
+from models.tokens.row import Span
 
 PAGE = 500
 
@@ -33,28 +36,34 @@ with r as materialized (
   select * from unnest(cast(:p_id as bigint[]), cast(:p_fence as int[]), cast(:p_grade as int[]), cast(:p_candidates as int[]),
     cast(:p_rule as text[]), cast(:p_reason as text[]), cast(:p_delta as int[]), cast(:p_prompt_delta as int[]),
     cast(:p_version as text[]), cast(:p_n_prompt as int[]), cast(:p_n_tokens as int[]), cast(:p_spans as text[]),
-    cast(:p_prompt_ids as bytea[]), cast(:p_ids as bytea[]), cast(:p_trainable as bool[]))
-  as r(id, fence, grade, candidates, rule, reason, delta, prompt_delta, version, n_prompt, n_tokens, spans, prompt_ids, ids,
-    trainable)),
+    cast(:p_prompt_ids as bytea[]), cast(:p_ids as bytea[]))
+  as r(id, fence, grade, candidates, rule, reason, delta, prompt_delta, version, n_prompt, n_tokens, spans, prompt_ids, ids)),
 old as materialized (
-  select c.sample_id, c.dataset_id, c.n_tokens, c.trainable from completion c join r on r.id = c.sample_id and r.fence = c.fence
+  select c.sample_id, c.dataset_id, c.n_tokens, c.trainable and c.grade > 0 as useful
+  from completion c join r on r.id = c.sample_id and r.fence = c.fence
   order by c.sample_id for no key update of c),
 changed as (
   update completion c set grade = r.grade, candidates = r.candidates, rule = r.rule, reason = r.reason, delta = r.delta,
     prompt_delta = r.prompt_delta, version = r.version, n_prompt = r.n_prompt, n_tokens = r.n_tokens, spans = r.spans::jsonb,
-    prompt_ids = r.prompt_ids, ids = r.ids, trainable = r.trainable
+    prompt_ids = r.prompt_ids, ids = r.ids
   from r join old on old.sample_id = r.id where c.sample_id = r.id
   returning old.dataset_id, c.n_tokens - old.n_tokens as stored,
-    case when c.trainable then c.n_tokens else 0 end - case when old.trainable then old.n_tokens else 0 end as useful),
+    case when c.trainable and c.grade > 0 then c.n_tokens else 0 end
+      - case when old.useful then old.n_tokens else 0 end as useful),
 sums as (select dataset_id, sum(stored) as stored, sum(useful) as useful, count(*) as n from changed group by 1)
 update dataset d set stored_tokens = d.stored_tokens + x.stored, useful_tokens = d.useful_tokens + x.useful
 from sums x where d.id = x.dataset_id returning x.n""")
 
 REGRADED = ("id", "fence", "grade", "candidates", "rule", "reason", "delta", "prompt_delta", "version", "n_prompt", "n_tokens",
-            "spans", "prompt_ids", "ids", "trainable")
+            "spans", "prompt_ids", "ids")
 
 
 def regrade(connection: Connection, rows: list[dict[str, Any]]) -> int:
     """Replace ids and grades of rows that have not been replaced meanwhile; how many. Keys of a row: REGRADED."""
     columns = {f"p_{name}": [row[name] for row in rows] for name in REGRADED}
     return sum(int(row.n) for row in connection.execute(_REGRADE, columns))
+
+
+def spans_json(spans: Iterable[Span]) -> str:
+    """As column `spans` holds them: [[kind, start, end], ...]."""
+    return json.dumps([[s.kind, s.start, s.end] for s in spans])

@@ -108,7 +108,7 @@ _REQUEUE = text("""
 with w as materialized (select * from unnest(cast(:p_ids as bigint[])) as w(id)),
 gone as (
   delete from completion c using w where c.sample_id = w.id
-  returning c.sample_id, c.dataset_id, c.fence, c.n_tokens, c.trainable, c.ids, c.raw),
+  returning c.sample_id, c.dataset_id, c.fence, c.n_tokens, c.trainable and c.grade > 0 as useful, c.ids, c.raw),
 kept as (
   insert into partial (sample_id, fence, n_tokens, exact, ids, raw)
   select sample_id, fence, n_tokens, false, ids, raw from gone on conflict (sample_id) do nothing),
@@ -120,7 +120,7 @@ moved as (
 sums as (
   select dataset_id, count(*) as n,
     (select count(*) from gone) as done, (select coalesce(sum(n_tokens), 0) from gone) as stored,
-    (select coalesce(sum(n_tokens) filter (where trainable), 0) from gone) as useful
+    (select coalesce(sum(n_tokens) filter (where useful), 0) from gone) as useful
   from moved group by 1)
 update dataset d set failed = failed - (x.n - x.done), done = d.done - x.done, stored_tokens = stored_tokens - x.stored,
   useful_tokens = useful_tokens - x.useful

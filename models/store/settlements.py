@@ -118,7 +118,7 @@ stored as (
     case when basis = 'usage' then prompt_tokens end, case when basis = 'usage' then completion_tokens end,
     cost_nusd, n_prompt, n_tokens, spans::jsonb, prompt_ids, ids, raw
   from owned where state = 1 and event = 'done'
-  on conflict (sample_id) do nothing returning sample_id, dataset_id, n_tokens, trainable),
+  on conflict (sample_id) do nothing returning sample_id, dataset_id, n_tokens, trainable and grade > 0 as useful),
 kept as (
   insert into partial (sample_id, fence, n_tokens, exact, ids, raw)
   select id, fence, n_tokens, grade = 5, ids, raw from owned where state = 1 and event = 'promote' and ids is not null
@@ -161,7 +161,7 @@ sums as materialized (
     select dataset_id, case when open then reserved_tokens else 0 end as held,
       case when open then reserved_nusd else 0 end as held_nusd, open::int as running, billed, cost,
       0 as stored, 0 as useful, 0 as done, 0 as failed, 0 as added from closed
-    union all select dataset_id, 0, 0, 0, 0, 0, n_tokens, case when trainable then n_tokens else 0 end, 0, 0, 0 from stored
+    union all select dataset_id, 0, 0, 0, 0, 0, n_tokens, case when useful then n_tokens else 0 end, 0, 0, 0 from stored
     union all select dataset_id, 0, 0, 0, 0, 0, 0, 0, (state = 2)::int, (state = 3)::int, 0 from moved
     union all select dataset_id, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1 from followed) u group by 1),
 locked as materialized (

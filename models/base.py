@@ -66,14 +66,14 @@ Verb = Callable[Concatenate[Connection, P], T]
 
 async def perform(engine: AsyncEngine, verb: "Verb[P, T]", *args: P.args, **kwargs: P.kwargs) -> T:
     """Run one of the store's verbs on an own connection; StoreError or StoreAway when it fails."""
-    with _translating():
+    with translating():
         async with engine.connect() as connection:
             return await connection.run_sync(lambda sync: verb(sync, *args, **kwargs))
 
 
 async def perform_whole(engine: AsyncEngine, verb: "Verb[P, T]", *args: P.args, **kwargs: P.kwargs) -> T:
     """As `perform`, for a verb of several statements that belong into one transaction."""
-    with _translating():
+    with translating():
         async with engine.connect() as connection:
             await connection.execution_options(isolation_level="READ COMMITTED")
             async with connection.begin():
@@ -81,7 +81,8 @@ async def perform_whole(engine: AsyncEngine, verb: "Verb[P, T]", *args: P.args, 
 
 
 @contextmanager
-def _translating() -> Iterator[None]:
+def translating() -> Iterator[None]:
+    """The one place where SQLAlchemy's errors become ours."""
     try:
         yield
     except DBAPIError as error:
@@ -95,7 +96,7 @@ def _translating() -> Iterator[None]:
 @contextmanager
 def transaction(engine: Engine) -> Iterator[Connection]:
     """A transaction whose database errors are ours."""
-    with _translating(), engine.begin() as connection:
+    with translating(), engine.begin() as connection:
         yield connection
 
 

@@ -48,7 +48,7 @@ def _prepare(connection: Any, _record: Any) -> None:
 
 
 def connect(url: str, *, size: int = 4) -> Engine:
-    """For producers, the reaper and the command line."""
+    """For producers and the command line."""
     engine = create_engine(url, poolclass=QueuePool, pool_size=size, max_overflow=size, **_arguments(False))
     event.listen(engine, "connect", _prepare)
     return engine

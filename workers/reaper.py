@@ -98,7 +98,7 @@ async def reap(settings: Settings, stop: asyncio.Event) -> None:
     """Lead while this process can, follow while another does, until `stop`."""
     assert settings.database_url is not None
     assert settings.redis_url is not None
-    engine = connect_async(settings.database_url.get_secret_value(), size=3, worker=False)
+    engine = connect_async(settings.database_url.get_secret_value(), size=3)
     hints = Hints(settings.redis_url.get_secret_value(), settings.key_prefix)
     reaper = Reaper(settings, engine, hints)
     try:

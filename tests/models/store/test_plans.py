@@ -8,7 +8,7 @@ import pytest
 
 from models.base import connect_async
 from models.states import Lane, State
-from models.store import samples
+from models.store import datasets, samples
 from tests.hand import Hand, done
 
 BATCH = 100
@@ -103,3 +103,16 @@ async def test_filling_a_window_reads_the_window_and_not_the_queue(alone, state)
     by_key, scanned = await reads(alone, alone.do(samples.hintable, d, Lane.SHORT, window))
     assert scanned == []
     assert by_key["sample"] <= (TIMES + 4) * window, by_key    # dead entries of the rounds before
+
+
+@pytest.mark.parametrize("state", [State.QUEUED, State.DONE])
+async def test_whether_a_dataset_is_at_its_budget_is_asked_of_one_waiting_sample(alone, state):
+    await fill(alone, 100_000, state)
+    await alone.all("update sample set state = case when id <= 50000 then 2 else 0 end")
+    await alone.all("update dataset set token_budget = 1000000000")
+    await alone.all("vacuum (index_cleanup on, analyze) sample")
+    for _ in range(TIMES):
+        assert await alone.do(datasets.at_budget) == {}
+    by_key, scanned = await reads(alone, alone.do(datasets.at_budget))
+    assert scanned == []
+    assert by_key["sample"] <= 10, by_key

@@ -65,7 +65,7 @@ class Tally:
         return Share(self.exact[grade], self.rows[grade])
 
 
-def audit(model: Model, rows: Sequence[Row], styles: Iterable[Style] = STYLES, calibrated_by: int = 400) -> list[Tally]:
+def audit(model: Model, rows: Sequence[Row], styles: Iterable[Style] = STYLES, calibrated_by: int = 800) -> list[Tally]:
     """rows: engine- or logprobs-graded, of this model. Each style learns its convention from the first `calibrated_by`."""
     return [_audited(model, rows, style, calibrated_by) for style in styles]
 

@@ -11,17 +11,19 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import product
 from typing import Any
 
 MIN_ROWS, SHARE = 50, 0.95      # settled: this share of at least so many rows
-MIN_TRUE, PURE = 50, 0.995      # white space of a model is known: this share of at least so many true rows
+MIN_TRUE, PURE = 100, 0.995     # white space of a model is known: this share of at least so many true rows
 MIN_SEEN = 20                   # texts that must lack white space before a provider is said to drop it
 FAR = 4                         # a modal difference beyond this is no counting convention
 ASSUMED = {"think_tail": ("", "\n", "\n\n", " "), "content_lead": ("", "\n", "\n\n", " ")}
 # A field whose start is as sampled has not been trimmed at its end either. Not the other way round: many trim only the start.
 IMPLIED = {
     "content_lead": ("content_tail", "content_cut", "plain_lead"), "plain_lead": ("content_tail", "content_cut"),
-    "inline_lead": ("content_tail", "content_cut"), "think_lead": ("think_tail", "think_cut"), "think_tail": ("think_cut",)}
+    "inline_lead": ("content_tail", "content_cut", "think_cut"), "think_lead": ("think_tail", "think_cut"),
+    "think_tail": ("think_cut",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,8 @@ def _edge(name: str, seen: Counter[str], true: Counter[str]) -> Edge:
     if rows < MIN_TRUE:
         return Edge("unknown", ASSUMED.get(name, ("", "\n")))
     usual, count = true.most_common(1)[0]
-    pure = count >= PURE * rows
+    # Where a cut falls is chance, whatever the model's habits.
+    pure = count >= PURE * rows and not name.endswith("_cut")
     if pure and not usual:
         return Edge("raw", ("",))       # there is nothing to drop
     if pure and not any(seen) and seen.total() >= MIN_SEEN:
@@ -159,20 +162,23 @@ def _assumed(shape: str, found: Counter[int], all_: Mapping[str, Counter[int]]) 
 
 
 def _implied(offsets: dict[str, Offset], known: Mapping[str, Counter[int]]) -> dict[str, Offset]:
-    """Where answers with markers and an end token are billed in full, so is every part of them."""
-    full = any(o.basis == "counted" and o.delta == 0 and shape.startswith("end:think") for shape, o in offsets.items())
-    if not full:
+    """Rare shapes follow from common ones: markers that are billed in one are billed in all, and so with the end token."""
+    ended = {o.delta for shape, o in offsets.items() if o.basis == "counted" and shape.startswith("end:")}
+    marked = 0 in ended or any(shape.startswith("cut:think") and _zero(found) for shape, found in known.items())
+    if len(ended) != 1 or not marked or not ended <= {0, -1}:
         return offsets
-    implied = {shape: Offset(0, o.rows, o.share, "implied") if not o.settled and _agrees(known.get(shape)) else o
-               for shape, o in offsets.items()}
-    for shape in ("end:think", "end:open", "end:plain", "cut:think", "cut:open", "cut:plain"):
-        for tools in ("", "+tools"):
-            implied.setdefault(shape + tools, Offset(0, 0, 0.0, "implied"))
+    stop = ended.pop()
+    implied = dict(offsets)
+    for start, holds, tools in product(("end", "cut"), ("think", "open", "plain"), ("", "+tools")):
+        shape, delta = f"{start}:{holds}{tools}", stop if start == "end" else 0
+        old = offsets.get(shape, Offset())
+        if not old.settled and (old.rows < 5 or old.delta == delta or shape not in known):
+            implied[shape] = Offset(delta, old.rows, old.share, "implied")
     return implied
 
 
-def _agrees(found: Counter[int] | None) -> bool:
-    return not found or found.total() < 5 or found.most_common(1)[0][0] == 0
+def _zero(found: Counter[int]) -> bool:
+    return found.total() >= 10 and found[0] >= SHARE * found.total()
 
 
 def learn_prompt(deltas: Iterable[int]) -> Offset:

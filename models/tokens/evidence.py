@@ -17,6 +17,7 @@ class Evidence:
     rebuilder: Rebuilder
     answer: Answer
     truncated: bool
+    inside: bool = False        # the prompt ends inside a think block
 
     @property
     def ended(self) -> bool:
@@ -36,11 +37,9 @@ class Evidence:
         if closed is not None:
             spans += [Span("reasoning", at, closed), Span("marker", closed, closed + 1)]
             at = closed + 1
-        elif spans or (self.answer.reasoning and not self.answer.content):
-            spans.append(Span("reasoning", at, end))
-            at = end
         tools = next((i for i in range(at, end) if ids[i] == rebuilder.tools_id), end)
-        spans += [Span("content", at, tools), Span("tools", tools, end), *stop]
+        thinking = closed is None and (bool(spans) or self.inside or bool(self.answer.reasoning and not self.answer.content))
+        spans += [Span("reasoning" if thinking else "content", at, tools), Span("tools", tools, end), *stop]
         return tuple(s for s in spans if s.end > s.start)
 
 

@@ -35,7 +35,7 @@ def grade(
     rebuilder: Rebuilder, answer: Answer, prompt_ids: Ids, convention: Convention | None, truncated: bool, version: str
 ) -> Row:
     """One answer's row. Pure: the same arguments give the same row, in any process."""
-    evidence = Evidence(rebuilder, answer, truncated)
+    evidence = Evidence(rebuilder, answer, truncated, rebuilder.inside(prompt_ids))
     billed = answer.usage.prompt_tokens
     row = Row(prompt_ids, np.empty(0, np.int32), (), Grade.REJECTED, version=version,
               prompt_delta=None if billed is None else billed - len(prompt_ids))
@@ -85,15 +85,9 @@ def _by_engine(evidence: Evidence, ids: Ids, row: Row) -> Row:
     return _row(row, ids, spans, verdict, delta=delta, reason=reason)
 
 
-def opened(rebuilder: Rebuilder, prompt_ids: Ids) -> bool:
-    """Whether the prompt ends inside a think block, so that the answer begins with thought."""
-    last = prompt_ids[-4:].tolist()
-    return rebuilder.open in last and rebuilder.close not in last[last.index(rebuilder.open):]
-
-
 def _by_text(rebuilder: Rebuilder, answer: Answer, convention: Convention | None, truncated: bool, row: Row) -> Row:
     parts = part(answer, rebuilder.profile, rebuilder.vocabulary, truncated)
-    inside = opened(rebuilder, row.prompt_ids)
+    inside = rebuilder.inside(row.prompt_ids)
     found = listing(rebuilder, parts, inside, truncated, convention, row.prompt_ids)
     first = found[0]
     reason = refusal(answer) or _damage(answer, parts)
@@ -105,11 +99,14 @@ def _by_text(rebuilder: Rebuilder, answer: Answer, convention: Convention | None
     matching = [c for c in found if len(c.ids) == billed - convention.offset(c.shape).delta and _known(convention, c.shape)]
     if parts.trimmed or not matching:
         nearest = min(found, key=lambda c: abs(billed - convention.offset(c.shape).delta - len(c.ids)))
-        why = "cut inside a character" if parts.trimmed else "the count differs"
-        if not parts.trimmed and any("spelled out" in c.rule for c in found):
-            return _row(row, nearest.ids, nearest.spans, Grade.REJECTED, reason="marker text that the count does not resolve",
-                        delta=billed - convention.offset(nearest.shape).delta - len(nearest.ids))
-        return _near(row, nearest, billed - convention.offset(nearest.shape).delta - len(nearest.ids), billed, why)
+        delta = billed - convention.offset(nearest.shape).delta - len(nearest.ids)
+        if parts.trimmed:
+            slack = len(rebuilder.vocabulary.spell(parts.trimmed)) + 2
+            return _near(row, nearest, delta, billed, "cut inside a character", slack)
+        if any("spelled out" in c.rule for c in found):
+            why = "marker text that the count does not resolve"
+            return _row(row, nearest.ids, nearest.spans, Grade.REJECTED, reason=why, delta=delta)
+        return _near(row, nearest, delta, billed, "the count differs")
     best = matching[0]
     believed = len(matching) == 1 and best.sure and convention.offset(best.shape).settled
     verdict, rule = (Grade.VERIFIED, best.rule) if believed else (Grade.AMBIGUOUS, best.rule or "as sent")

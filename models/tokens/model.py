@@ -13,7 +13,7 @@ from models.blob import Ids
 from models.errors import ProfileError
 from models.tokens import calibrate
 from models.tokens.calibrate import Convention, Edge, Seen
-from models.tokens.grade import FINISHED, grade, listing, opened, refusal
+from models.tokens.grade import FINISHED, grade, listing, refusal
 from models.tokens.parts import edges_of, lead_of, part, tail_of
 from models.tokens.profile import Profile
 from models.tokens.rebuild import Rebuilder
@@ -137,7 +137,7 @@ class Model:
         seen: dict[str, Counter[str]] = defaultdict(Counter)
         for s in samples:
             parts = part(s.answer, self.profile, self.vocabulary, s.truncated)
-            for name, space in edges_of(parts, s.truncated, opened(self.rebuilder, s.prompt_ids)).items():
+            for name, space in edges_of(parts, s.truncated, self.rebuilder.inside(s.prompt_ids)).items():
                 seen[name][space] += 1
         return seen
 
@@ -165,7 +165,7 @@ class Model:
 
     def _delta(self, sample: Sample, edges: dict[str, Edge]) -> tuple[str, int, bool]:
         parts = part(sample.answer, self.profile, self.vocabulary, sample.truncated)
-        inside = opened(self.rebuilder, sample.prompt_ids)
+        inside = self.rebuilder.inside(sample.prompt_ids)
         names = edges_of(parts, sample.truncated, inside)
         settled = all(edges[n].settled for n in names) and not parts.trimmed
         one = Convention(self.version, {n: Edge("raw", edges[n].options[:1] if edges[n].settled else ("",)) for n in names})

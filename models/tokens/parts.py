@@ -11,13 +11,16 @@ CUT = "\ufffd"
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """An answer taken apart. form: field | inline | none, where its reasoning was. trimmed: a cut character was dropped."""
+    """An answer taken apart. form: field | inline | none, where its reasoning was.
+
+    trimmed: text dropped with a cut character, since its ids cannot be known.
+    """
 
     thought: str | None
     content: str
     calls: tuple[ToolCall, ...]
     form: str
-    trimmed: bool = False
+    trimmed: str = ""
 
 
 def part(answer: Answer, profile: Profile, vocabulary: Vocabulary, truncated: bool) -> Parts:
@@ -28,11 +31,11 @@ def part(answer: Answer, profile: Profile, vocabulary: Vocabulary, truncated: bo
     if thought is None and profile.think and profile.think.close in content:
         thought, content = content.split(profile.think.close, 1)
         thought, form = thought.removeprefix(profile.think.open), "inline"
-    trimmed = truncated and not answer.tool_calls and (content or thought or "").endswith(CUT)
-    if trimmed and content:
-        content = vocabulary.stable(content.rstrip(CUT))
-    elif trimmed and thought:
-        thought = vocabulary.stable(thought.rstrip(CUT))
+    last, trimmed = content or thought or "", ""
+    if truncated and not answer.tool_calls and last.endswith(CUT):
+        kept = vocabulary.stable(last.rstrip(CUT))
+        trimmed = last[len(kept):]
+        thought, content = (thought, kept) if content else (kept, content)
     return Parts(thought, content, answer.tool_calls, form, trimmed)
 
 
@@ -45,11 +48,14 @@ def edges_of(parts: Parts, truncated: bool, opened: bool) -> dict[str, str]:
         found["think_tail" if parts.content or parts.calls or not truncated else "think_cut"] = tail_of(parts.thought)
     elif parts.form == "inline" and opened:
         found["inline_lead"] = lead_of(parts.thought or "")
+    if parts.content and parts.form == "none" and opened and truncated:
+        found["inline_lead"], tail = lead_of(parts.content), "think_cut"
+    elif parts.content and parts.form != "inline":
+        found["content_lead" if parts.thought is not None or opened else "plain_lead"] = lead_of(parts.content)
     if parts.content:
-        if parts.form != "inline":
-            found["content_lead" if parts.thought is not None or opened else "plain_lead"] = lead_of(parts.content)
         found[tail] = tail_of(parts.content)
-    return found
+    # What stands before a dropped cut is not an edge of the field.
+    return {name: space for name, space in found.items() if not (parts.trimmed and name.endswith("_cut"))}
 
 
 def lead_of(text: str) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from models.answer import ToolCall
+from models.blob import Ids
 from models.tokens.calibrate import Edge
 from models.tokens.calls import call_text, variants
 from models.tokens.parts import Parts, edges_of
@@ -54,6 +55,11 @@ class Rebuilder:
         begin = vocabulary.marker.match(profile.tools.call) if profile.tools else None
         self.call_begin = vocabulary.added[begin.group()] if begin else -1
 
+    def inside(self, prompt_ids: Ids) -> bool:
+        """Whether the prompt ends inside a think block, so that the answer begins with thought."""
+        last = prompt_ids[-4:].tolist()
+        return self.open in last and self.close not in last[last.index(self.open):]
+
     def candidates(
         self, parts: Parts, opened: bool, truncated: bool, edges: Mapping[str, Edge], prior: int
     ) -> Iterator[Candidate]:
@@ -73,7 +79,8 @@ class Rebuilder:
             for thought in self._thoughts(parts, opened, truncated, parse):
                 for calls, call_rule, sure in self._calls(parts.calls, prior):
                     tail = () if truncated else (Run("stop", marker=self.stop),)
-                    runs = (*thought.runs, *self._content(parts.content, parse), *calls, *tail)
+                    kind = "reasoning" if parts.thought is None and thought.shape == "open" else "content"
+                    runs = (*thought.runs, *self._content(parts.content, parse, kind), *calls, *tail)
                     rule = ", ".join(filter(None, [spelled, thought.rule, call_rule]))
                     tools = "+tools" if parts.calls else ""
                     yield Way(runs, f"{'cut' if truncated else 'end'}:{thought.shape}{tools}", rule, thought.sure and sure)
@@ -81,13 +88,13 @@ class Rebuilder:
     def _thoughts(self, parts: Parts, opened: bool, truncated: bool, parse: bool) -> Iterator[Way]:
         close = (Run("marker", marker=self.close),)
         if parts.thought is None:
-            bare, empty = Way((), "plain"), Way(close, "think", "thought is empty")
+            unended, empty = Way((), "open", "no end of thought"), Way(close, "think", "thought is empty")
             if not opened:
-                yield bare
+                yield Way((), "plain")
             elif truncated:
-                yield from (bare, replace(empty, sure=False))
+                yield from (replace(unended, rule=""), replace(empty, sure=False))
             else:
-                yield from (empty, replace(bare, rule="no end of thought"))
+                yield from (empty, unended)
             return
         begin = () if opened or self.open < 0 else (Run("marker", marker=self.open),)
         body = (*begin, Run("reasoning", parts.thought, parse=parse))
@@ -104,12 +111,12 @@ class Rebuilder:
             yield replace(unended, rule="")
             yield replace(ended, rule="cut at the end of thought", sure=False)
 
-    def _content(self, text: str, parse: bool) -> tuple[Run, ...]:
+    def _content(self, text: str, parse: bool, kind: str) -> tuple[Run, ...]:
         """Raw tool text in content is a span of its own."""
         at = text.find(self.tools_text) if self.tools_text and parse else -1
         if at < 0:
-            return (Run("content", text, parse=parse),)
-        return Run("content", text[:at], parse=parse), Run("tools", text[at:], parse=True)
+            return (Run(kind, text, parse=parse),)
+        return Run(kind, text[:at], parse=parse), Run("tools", text[at:], parse=True)
 
     def _calls(self, calls: tuple[ToolCall, ...], prior: int) -> Iterator[tuple[tuple[Run, ...], str, bool]]:
         tools = self.profile.tools
@@ -162,19 +169,16 @@ def _with_edges(
     """The runs with each white space that may stand at each edge of the answer, and whether that is known."""
     names = [n for n in edges_of(parts, truncated, opened) if n in edges]
     sure = all(edges[n].settled for n in names)
-    last = max((i for i, run in enumerate(runs) if run.kind == "content" or (run.kind == "tools" and run.parse)), default=-1)
+    texts = [i for i, run in enumerate(runs) if run.text and (run.kind != "tools" or run.parse)]
+    places = {name: texts[0] if "lead" in name else texts[-1] for name in names if texts}
+    if parts.thought and parts.content:
+        places.update({n: texts[n.startswith("content")] for n in names if n in ("think_tail", "content_lead")})
     for choice in product(*(edges[n].options for n in names)):
         spaces = dict(zip(names, choice, strict=True))
-        yield tuple(_spaced(run, spaces, i == last) for i, run in enumerate(runs)), sure
+        yield tuple(_spaced(run, [n for n in names if places.get(n) == i], spaces) for i, run in enumerate(runs)), sure
 
 
-def _spaced(run: Run, spaces: Mapping[str, str], last: bool) -> Run:
-    lead = tail = ""
-    if run.kind == "reasoning":
-        lead = spaces.get("think_lead", spaces.get("inline_lead", ""))
-        tail = spaces.get("think_tail", spaces.get("think_cut", ""))
-    if run.kind == "content":
-        lead = spaces.get("content_lead", spaces.get("plain_lead", ""))
-    if last:
-        tail = spaces.get("content_tail", spaces.get("tools_gap", spaces.get("content_cut", "")))
+def _spaced(run: Run, names: list[str], spaces: Mapping[str, str]) -> Run:
+    lead = "".join(spaces[n] for n in names if "lead" in n)
+    tail = "".join(spaces[n] for n in names if "lead" not in n)
     return replace(run, lead=lead, tail=tail) if lead or tail else run

@@ -69,7 +69,8 @@ def replay(rebuilder: Rebuilder, row: Row, truncated: bool, style: Style) -> Ans
 
 def known(rebuilder: Rebuilder, row: Row, truncated: bool) -> Evidence:
     """The row's own reply, for its spans."""
-    return Evidence(rebuilder, Answer(finish_reason="length" if truncated else "stop"), truncated)
+    inside = rebuilder.inside(row.prompt_ids)
+    return Evidence(rebuilder, Answer(finish_reason="length" if truncated else "stop"), truncated, inside)
 
 
 def _shown(rebuilder: Rebuilder, ids: list[int], span: Span, style: Style) -> str:

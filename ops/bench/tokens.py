@@ -17,11 +17,11 @@ import numpy as np
 from models.errors import ProfileError
 from models.states import Grade
 from models.tokens import profile
-from models.tokens.audit import STYLES, Tally, audit
-from models.tokens.model import Model
-from models.tokens.replay import Style, replay
+from models.tokens.audit import Tally, audit
+from models.tokens.model import Model, Sample
+from models.tokens.replay import STYLES, Style, replay
 from models.tokens.row import Row
-from ops.bench import truth
+from ops.bench import prose, truth
 
 RATES = (0.0, 1e-6, 1e-5)
 VERIFIED_EXACT = 0.995
@@ -37,14 +37,14 @@ class Line:
     most: dict[Grade, float]
 
     def missed(self) -> list[str]:
-        rows, said = self.tally.rows.total(), []
+        tally, rows, said = self.tally, self.tally.rows.total(), list[str]()
         for grade, bound in ((Grade.ENGINE, 1.0), (Grade.LOGPROBS, 1.0), (Grade.VERIFIED, VERIFIED_EXACT)):
-            share = self.tally.share(grade)
+            share = tally.share(grade)
             if share.rows and share.share < bound:
                 said.append(f"{grade.label} exact {share.share:.2%} < {bound:.1%}")
-        said += [f"{self.tally.overrated} inexact rows with another count above drift"] if self.tally.overrated else []
-        said += [f"{g.label} {self.tally.rows[g] / rows:.1%} < {s:.0%}" for g, s in self.least.items() if self.tally.rows[g] < s * rows]
-        said += [f"{g.label} {self.tally.rows[g] / rows:.1%} > {s:.0%}" for g, s in self.most.items() if self.tally.rows[g] > s * rows]
+        said += [f"{tally.overrated} inexact rows with another count above drift"] if tally.overrated else []
+        said += [f"{g.label} {tally.rows[g] / rows:.1%} < {s:.0%}" for g, s in self.least.items() if tally.rows[g] < s * rows]
+        said += [f"{g.label} {tally.rows[g] / rows:.1%} > {s:.0%}" for g, s in self.most.items() if tally.rows[g] > s * rows]
         return said
 
     def text(self) -> str:
@@ -80,7 +80,8 @@ def _judged(model: Model, rows: list[Row], style: Style) -> tuple[Tally, dict[Gr
     open_questions = style.strip and (not style.known or "varied" in style.name)
     if open_questions:
         return tally, {Grade.AMBIGUOUS: 0.6}, {Grade.VERIFIED: 0.0}
-    return tally, {Grade.VERIFIED: 0.1 if style.renamed else 0.75}, {}
+    guessed = style.renamed and model.profile.tools is not None and "{id}" in model.profile.tools.call
+    return tally, {Grade.AMBIGUOUS: 0.6} if guessed else {Grade.VERIFIED: 0.75}, {}
 
 
 def _with_evidence(model: Model, rows: list[Row], kind: str) -> Tally:
@@ -99,14 +100,15 @@ def _with_evidence(model: Model, rows: list[Row], kind: str) -> Tally:
 
 def shifts_per_split(model: Model, random: Random, events: int = 4000) -> float:
     """Of single non-canonical events: those that keep the count per one that changes it. audit.SHIFTS_PER_SPLIT is this."""
-    ids = truth.sampled(model, random, truth.prose.text(random, 3000), 0.0)
+    ids = truth.sampled(model, random, prose.text(random, 3000), 0.0)
     same = other = 0
     while same + other < events:
-        at = random.randrange(len(ids) - 1)
-        path = truth.other_path(model, random, ids[at:at + 2])
-        if path != ids[at:at + 2]:
-            same += len(path) == 2
-            other += len(path) != 2
+        at = random.randrange(len(ids) - truth.WINDOW)
+        window = ids[at:at + truth.WINDOW]
+        path = truth.other_path(model, random, window)
+        if path != window:
+            same += len(path) == len(window)
+            other += len(path) != len(window)
     return same / other
 
 
@@ -125,15 +127,15 @@ def speed(model: Model, random: Random, tokens: int = 10_000, rounds: int = 20) 
     return (time.process_time() - begin) / rounds
 
 
-def _sample(model: Model, row: Row, style: Style) -> "truth.Sample":
+def _sample(model: Model, row: Row, style: Style) -> Sample:
     cut = row.spans[-1].kind != "stop"
-    return truth.Sample(replay(model.rebuilder, row, cut, style), row.prompt_ids, cut)
+    return Sample(replay(model.rebuilder, row, cut, style), row.prompt_ids, cut)
 
 
 def _exactly(model: Model, random: Random, tokens: int) -> tuple[list[int], list[int]]:
     prompt = model.prompt_ids([{"role": "user", "content": "Go."}]).tolist()
     rebuilder = model.rebuilder
-    body = "".join(truth.prose.text(random, 60) + "\n\n" for _ in range(tokens // 500)) 
+    body = "".join(prose.text(random, 60) + "\n\n" for _ in range(tokens // 500))
     thought = body[:len(body) // 2].strip() + "\n"
     content = "\n\n" + body[len(body) // 2:].strip()
     head = [] if rebuilder.open in prompt[-2:] else [rebuilder.open]

@@ -13,8 +13,8 @@ from models.tokens.replay import known
 from models.tokens.row import Row
 from ops.bench import prose
 
-FIXED, VARIED = ("",), ("", "", "", "\n")
 CUT_SHARE = 0.12
+WINDOW = 8          # tokens after which another path has met the canonical one again
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,9 @@ def _row(model: Model, random: Random, rate: float, habits: Habits, tools: bool,
         ids += [*sampled(model, random, thought, rate), rebuilder.close]
     content = _spaced(random, habits.content_lead, habits.content_tail, _long(random, sentences))
     if tools and model.profile.tools:
-        ids += sampled(model, random, content.rstrip(), rate) if random.random() < 0.5 else []
-        ids += model.vocabulary.encode(_calls(model, random, bool(ids and ids[-1] != rebuilder.close)))
+        if random.random() < 0.5:
+            ids += sampled(model, random, content.rstrip() + model.profile.tools.gap, rate)
+        ids += model.vocabulary.encode(_calls(model, random))
     else:
         ids += sampled(model, random, content, rate)
     ids.append(rebuilder.stop)
@@ -70,17 +71,18 @@ def _spaced(random: Random, lead: tuple[str, ...], tail: tuple[str, ...], text: 
     return random.choice(lead) + text + random.choice(tail)
 
 
-def _calls(model: Model, random: Random, after_text: bool) -> str:
+def _calls(model: Model, random: Random) -> str:
     tools = model.profile.tools
     assert tools is not None
     calls = []
     for index in range(random.randint(1, 3)):
         name = random.choice(["get_weather", "search", "run_code"])
-        arguments = {"city": random.choice(["Tokyo", "北京", "São Paulo"]), "days": random.randint(1, 9), "note": prose.english(random)}
+        city = random.choice(["Tokyo", "北京", "São Paulo"])
+        arguments = {"city": city, "days": random.randint(1, 9), "note": prose.english(random)}
         written = json.dumps(arguments, ensure_ascii=False, separators=random.choice([(", ", ": "), (",", ":")]))
         given = tools.id.replace("{name}", name).replace("{index}", str(index))
         calls.append(tools.call.replace("{id}", given).replace("{name}", name).replace("{arguments}", written))
-    return (tools.gap if after_text else "") + tools.open + tools.join.join(calls) + tools.close
+    return tools.open + tools.join.join(calls) + tools.close
 
 
 def sampled(model: Model, random: Random, text: str, rate: float) -> list[int]:
@@ -88,8 +90,8 @@ def sampled(model: Model, random: Random, text: str, rate: float) -> list[int]:
     ids = model.vocabulary.spell(text)
     if not rate:
         return ids
-    for at in sorted((i for i in _places(random, len(ids), rate)), reverse=True):
-        ids[at:at + 2] = other_path(model, random, ids[at:at + 2])
+    for at in sorted(_places(random, len(ids), rate), reverse=True):
+        ids[at:at + WINDOW] = other_path(model, random, ids[at:at + WINDOW])
     return ids
 
 
@@ -97,22 +99,26 @@ def _places(random: Random, length: int, rate: float) -> Iterator[int]:
     at = int(random.expovariate(rate))
     while at < length:
         yield at
-        at += 2 + int(random.expovariate(rate))
+        at += WINDOW + int(random.expovariate(rate))
 
 
 def other_path(model: Model, random: Random, ids: list[int]) -> list[int]:
-    """One of the other ways to write the same bytes in at most one token more, drawn evenly; the ids where there is none."""
-    data = b"".join(model.vocabulary.table[i] for i in ids)
-    known_ids = model.vocabulary.id_of
-    paths = [path for path in _paths(data, len(ids) + 1, known_ids) if path != ids]
-    return random.choice(paths) if paths else ids
+    """The same text as a model writes it after an unlucky token: a beginning of ids[0], then canonically on from there.
+
+    Mostly that costs a token more. Where the rest joins what follows, the count stays, and nobody can see it in a text.
+    The ids themselves where ids[0] has no shorter beginning.
+    """
+    table, id_of = model.vocabulary.table, model.vocabulary.id_of
+    first, rest = table[ids[0]], b"".join(table[i] for i in ids[1:])
+    cuts = [n for n in range(1, len(first)) if first[:n] in id_of and _is_text(first[n:] + rest)]
+    if not cuts:
+        return ids
+    n = random.choice(cuts)
+    return [id_of[first[:n]], *model.vocabulary.spell((first[n:] + rest).decode())]
 
 
-def _paths(data: bytes, most: int, known_ids: dict[bytes, int]) -> Iterator[list[int]]:
-    if not data:
-        yield []
-    for n in range(1, len(data) + 1 if most else 0):
-        first = known_ids.get(data[:n])
-        if first is not None:
-            for rest in _paths(data[n:], most - 1, known_ids):
-                yield [first, *rest]
+def _is_text(data: bytes) -> bool:
+    try:
+        return bool(data.decode())
+    except UnicodeDecodeError:
+        return False

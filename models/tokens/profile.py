@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from models.errors import ProfileError
+from models.names import checked
 
 FOLDER = Path(__file__).with_name("profiles")
 
@@ -25,7 +26,7 @@ class Source(Part):
     """One place where the vocabulary may lie: exactly one of path, package, hub. The first that is there is used.
 
     path: relative to the tokenizers folder or the profile's own. package: an installed Python package. hub: a repository id.
-    config: the tokenizer_config.json beside a tokenizer.json, for its chat template.
+    config: the file beside it that holds the chat template, tokenizer_config.json or a Jinja file.
     """
 
     format: Literal["tiktoken", "json", "gguf"]
@@ -64,8 +65,7 @@ class Gguf(Part):
 class Template(Part):
     """file: our own Jinja beside the profile, else the source's. switch: the variable that turns thinking on and off."""
 
-    file: str | None = None
-    tools: Literal["json", "typescript"] = "json"
+    file: str = ""
     switch: str = "enable_thinking"
     thinking: bool = True
 
@@ -139,8 +139,7 @@ def sha256(file: Path) -> str:
 
 def _read(name: str, file: Path) -> Profile:
     try:
-        document: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
-        return Profile.model_validate(document)
+        return Profile.model_validate(_document(file))
     except FileNotFoundError:
         raise ProfileError(profile=name, cause=f"there is no such profile; known: {', '.join(names())}") from None
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -148,6 +147,18 @@ def _read(name: str, file: Path) -> Profile:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise ProfileError(profile=name, cause=f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def _document(file: Path) -> dict[str, Any]:
+    """The file's tables over those of the profile beside it that it `extends`."""
+    document = tomllib.loads(file.read_text(encoding="utf-8"))
+    base = document.pop("extends", None)
+    return _over(_document(file.with_name(f"{checked(base)}.toml")), document) if base else document
+
+
+def _over(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
+    both = {k: _over(base[k], v) for k, v in top.items() if isinstance(v, dict) and isinstance(base.get(k), dict)}
+    return {**base, **top, **both}
 
 
 def _find(profile: Profile, folders: list[Path]) -> tuple[Source, Path]:

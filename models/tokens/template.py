@@ -42,7 +42,8 @@ def _compiled(text: str) -> Any:
 
 def render(profile: Profile, text: str, messages: Messages, tools: list[dict[str, Any]] | None, thinking: bool | None) -> str:
     """The prompt's text up to and including the generation prompt. ProfileError when the template refuses the messages."""
-    variables = {profile.template.switch: profile.template.thinking if thinking is None else thinking}
+    variables = {profile.template.switch: profile.template.thinking if thinking is None else thinking,
+                 "bos_token": profile.bos or "", "eos_token": profile.stop}
     try:
         rendered: str = _compiled(text).render(
             messages=[_message(m) for m in messages], tools=tools or None, add_generation_prompt=True, **variables)

@@ -218,8 +218,9 @@ def open_vocabulary(profile: Profile) -> tuple[Vocabulary, str | None]:
             vocabulary, template = open_bpe(profile, gguf.document(profile, head)), head.get("tokenizer.chat_template")
         else:
             vocabulary = open_bpe(profile, json.loads(profile.file.read_text(encoding="utf-8")))
-            if profile.config_file is not None:
-                template = json.loads(profile.config_file.read_text(encoding="utf-8")).get("chat_template")
+        if profile.config_file is not None and profile.config_file.exists():
+            text = profile.config_file.read_text(encoding="utf-8")
+            template = text if profile.config_file.suffix == ".jinja" else json.loads(text).get("chat_template")
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         cause = f"{profile.file.name} cannot be read: {type(error).__name__}: {error}"
         raise ProfileError(profile=profile.name, cause=cause) from error

@@ -30,7 +30,8 @@ select d.samples, (select count(*) from sample s where s.dataset_id = d.id) as s
   d.failed, (select count(*) from sample s where s.dataset_id = d.id and s.state = 3) as failed_,
   d.stored_tokens, (select coalesce(sum(n_tokens), 0) from completion c where c.dataset_id = d.id) as stored_tokens_,
   d.useful_tokens,
-    (select coalesce(sum(n_tokens), 0) from completion c where c.dataset_id = d.id and c.trainable) as useful_tokens_,
+    (select coalesce(sum(n_tokens), 0) from completion c where c.dataset_id = d.id and c.trainable and c.grade > 0)
+      as useful_tokens_,
   d.billed_tokens, (select coalesce(sum(coalesce(prompt_tokens, 0) + coalesce(completion_tokens, 0)), 0)
     from attempt a where a.dataset_id = d.id) as billed_tokens_,
   d.spent_nusd, (select coalesce(sum(cost_nusd), 0) from attempt a where a.dataset_id = d.id) as spent_nusd_,

@@ -32,12 +32,13 @@ priced as materialized (
     coalesce(d.token_budget - d.stored_tokens - d.reserved_tokens - d.margin_tokens, 9000000000000000000) as tokens_left,
     coalesce(d.money_budget_nusd - d.spent_nusd - d.reserved_nusd - d.margin_nusd, 9000000000000000000) as nusd_left
   from due s join room d on d.id = s.dataset_id),
--- What is too large for the room alone would keep all behind it out of the running sum.
-summed as materialized (
-  select *, sum(need) over w as tokens_upto, sum(need * nusd_per_token) over w as nusd_upto
-  from priced where need <= tokens_left and need * nusd_per_token <= nusd_left
+-- What is too large for the room alone stays out of the running sum, where it would keep all behind it out.
+judged as materialized (
+  select *, small and sum(need) filter (where small) over w <= tokens_left
+    and sum(need * nusd_per_token) filter (where small) over w <= nusd_left as fits
+  from (select *, need <= tokens_left and need * nusd_per_token <= nusd_left as small from priced) p
   window w as (partition by dataset_id order by id)),
-fit as materialized (select * from summed where tokens_upto <= tokens_left and nusd_upto <= nusd_left),
+fit as materialized (select * from judged where fits),
 held as (
   update dataset d set reserved_tokens = d.reserved_tokens + x.tokens, reserved_nusd = d.reserved_nusd + x.nusd,
     running = d.running + x.n
@@ -45,19 +46,18 @@ held as (
   where d.id = x.dataset_id),
 taken as (
   update sample s set state = 1, fence = s.fence + 1, worker_id = :p_worker, changed_at = clock_timestamp()
-  from fit where s.id = fit.id
-  returning s.id, s.fence, s.key, s.primary_id, s.turn, s.burnt, s.possibly_paid, s.ignore, s.prompt),
+  from fit f where s.id = f.id
+  returning s.id, s.fence, s.dataset_id, s.lane, s.key, s.primary_id, s.turn, f.max_tokens, s.burnt, s.possibly_paid,
+    s.ignore, s.prompt, f.account, f.need, f.need * f.nusd_per_token as nusd),
 opened as (
   insert into attempt (sample_id, fence, dataset_id, worker_id, lane, account, reserved_tokens, reserved_nusd)
-  select t.id, t.fence, f.dataset_id, :p_worker, f.lane, f.account, f.need, f.need * f.nusd_per_token
-  from taken t join fit f on f.id = t.id),
+  select id, fence, dataset_id, :p_worker, lane, account, need, nusd from taken),
 -- Whoever brought a hint for these may wait for room; for all others they are free to be hinted again.
 refused as (
-  update sample s set hinted_at = null from priced p
-  where s.id = p.id and not exists (select from fit f where f.id = p.id) returning s.id)
-select t.id, t.fence, f.dataset_id, f.lane, t.key, t.primary_id, t.turn, f.max_tokens, t.burnt, t.possibly_paid,
+  update sample s set hinted_at = null from judged j where s.id = j.id and not j.fits returning s.id)
+select t.id, t.fence, t.dataset_id, t.lane, t.key, t.primary_id, t.turn, t.max_tokens, t.burnt, t.possibly_paid,
   t.ignore, t.prompt, p.ids as prefix_ids
-from taken t join fit f on f.id = t.id left join partial p on p.sample_id = t.id and p.exact
+from taken t left join partial p on p.sample_id = t.id and p.exact
 union all select id, null, null, null, null, null, null, null, null, null, null, null, null from refused
 """)  # noqa: S608  (only our own expressions are spliced in)
 

@@ -17,17 +17,19 @@ import structlog
 from models import blob
 from models.blob import Ids
 from models.errors import DraftmillError
+from models.names import cleaned
 from models.plan import Account
 from models.sampling import drawn
 from models.states import DatasetState, Event, Lane
 from models.store.claims import Claim
 from models.store.datasets import NUSD, Dataset
 from models.store.settlements import Settlement
+from workers.bills import Bills
 from workers.ledger import Ledger
 from workers.limiter import Limiter, Outcome
 from workers.providers.base import Ask, Exchange, Limits, Provider
 from workers.rebuild import Rebuilder
-from workers.verdict import Action, History, Scope, Verdict, judge
+from workers.verdict import Action, Billed, History, Scope, Verdict, judge
 
 log = structlog.get_logger()
 # The total deadline of a call: max_tokens at the slowest believable speed, and a while on top. 22 and 35 minutes in the
@@ -39,6 +41,7 @@ PROBE_EVERY_S = 20.0
 ROOM_WAIT_S, ROOM_PAUSE_S = 30.0, (0.2, 0.6)
 WAITERS = 16                   # hints per dataset and worker that wait for room in its budget
 NO_ROOM_NOW = "no_room"
+ANSWERED = {"provider_bad_request", "empty_completion", "no_choices", "no_message", "bad_schema"}   # by somebody who is there
 
 
 @dataclass(slots=True)
@@ -56,6 +59,7 @@ class Mill(Protocol):
 
     ledger: Ledger
     rebuilder: Rebuilder
+    bills: Bills
     waiting: "Waiting"
 
     def dataset(self, name: str) -> Dataset | None: ...
@@ -170,7 +174,7 @@ async def _prepare(mill: Mill, dataset: Dataset, endpoint: Endpoint, claim: Clai
         sampling=sampling, routing=plan.routing.body(),
         reasoning={**(plan.reasoning or {}), **({"effort": effort} if effort else {})} or None,
         thinking=plan.thinking, thinking_key=mill.rebuilder.thinking_key(plan), ignore=tuple(claim.ignore or ()),
-        stream=lane.stream, limits=Limits(total_s=_deadline_s(claim.max_tokens, endpoint)),
+        stream=lane.stream, limits=Limits(total_s=lane.deadline_s or _deadline_s(claim.max_tokens, endpoint)),
         prompt_ids=prompt_ids, prefix_ids=prefix, expected_prompt_tokens=None if prompt_ids is None else len(prompt_ids))
     return Work(dataset, endpoint, claim, prompt, ask)
 
@@ -191,22 +195,29 @@ def _prefix(claim: Claim, endpoint: Endpoint) -> Ids | None:
 
 def _history(claim: Claim, dataset: Dataset) -> History:
     return History(burnt=claim.burnt, possibly_paid=claim.possibly_paid, lane=Lane(claim.lane).label,
-                   may_promote=dataset.plan.promote and claim.lane == Lane.SHORT)
+                   may_promote=dataset.plan.promote and claim.lane == Lane.SHORT,
+                   snoozed=max(0, claim.fence - 1 - claim.burnt), expected_tokens=dataset.mean_tokens)
 
 
 def _outcome(verdict: Verdict) -> Outcome:
-    if verdict.action in (Action.DONE, Action.PROMOTE):
-        return Outcome.OK
-    if verdict.action is Action.SNOOZE and verdict.scope in (Scope.ACCOUNT, Scope.PROVIDER):
-        return Outcome.NONE if verdict.halts else Outcome.REFUSED
-    return Outcome.BROKEN if verdict.action is Action.RETRY and not verdict.billed.completion_tokens else Outcome.OK
+    """What the account's limit learns: a host that broke or vanished is no sign of too much at once."""
+    if verdict.halts or verdict.code in ("cancelled", "local_pool"):
+        return Outcome.NONE
+    if verdict.action is Action.SNOOZE:
+        return Outcome.BROKEN if verdict.code in ("provider_error", "dns_failed") else Outcome.REFUSED
+    if verdict.action is Action.RETRY and verdict.code not in ANSWERED and not verdict.billed.completion_tokens:
+        return Outcome.BROKEN
+    return Outcome.OK
 
 
 async def _finish(mill: Mill, work: Work, exchange: Exchange, verdict: Verdict) -> None:
     stored = next_turn = None
     if verdict.answer is not None and verdict.action in (Action.DONE, Action.PROMOTE):
         stored, next_turn = await mill.rebuilder.stored(work, exchange, verdict)
-    await mill.ledger.settle(_settlement(work, exchange, verdict, stored, next_turn))
+    settlement = _settlement(work, exchange, verdict, stored, next_turn)
+    await mill.ledger.settle(settlement)
+    if settlement.basis == "estimate":
+        mill.bills.expect(settlement.id, settlement.fence, work.endpoint.provider, settlement.generation_id)
     if verdict.halts and verdict.scope is Scope.DATASET:
         await mill.close(work.dataset, verdict.code)
     elif verdict.halts and verdict.scope is Scope.ACCOUNT:
@@ -219,12 +230,20 @@ def _released(claim: Claim) -> Settlement:
 
 
 def _settlement(work: Work, exchange: Exchange, verdict: Verdict, stored: Any, next_turn: Any) -> Settlement:
-    billed, answer = verdict.billed, verdict.answer
+    billed, answer, problem = verdict.billed, verdict.answer or exchange.answer, exchange.problem
     return Settlement(
         id=work.claim.id, fence=work.claim.fence, event=Event(verdict.action.value), code=verdict.code,
         wait_s=random.uniform(*verdict.wait_s), burns=verdict.burns, possibly_paid=verdict.possibly_paid,
         ignore=verdict.ignore_provider or None, basis=billed.basis, prompt_tokens=billed.prompt_tokens,
-        completion_tokens=billed.completion_tokens, cost_nusd=round(billed.cost_usd * NUSD),
-        provider=answer.provider if answer else "", quantization=answer.quantization if answer else "",
-        model=answer.model if answer else "", generation_id=answer.generation_id if answer else "",
+        completion_tokens=billed.completion_tokens, cost_nusd=round(_cost_usd(work, billed) * NUSD),
+        provider=(answer.provider if answer else "") or (problem.provider if problem else ""),
+        quantization=answer.quantization if answer else "", model=answer.model if answer else "",
+        generation_id=(answer.generation_id if answer else "") or cleaned(exchange.headers.get("x-generation-id", "")),
         status=exchange.status, latency_ms=round(exchange.elapsed_s * 1000), stored=stored, next_turn=next_turn)
+
+
+def _cost_usd(work: Work, billed: Billed) -> float:
+    """As the reply says; what a hosted account does not say is priced. One's own engine costs nothing a call."""
+    if billed.cost_known or billed.basis == "none" or work.endpoint.account.kind != "openrouter":
+        return billed.cost_usd
+    return work.dataset.priced(billed.prompt_tokens, billed.completion_tokens)

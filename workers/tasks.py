@@ -23,6 +23,7 @@ from models.store import calibrations, datasets, forecasts, settlements, sweeps
 from models.store.datasets import Dataset
 from workers import spool
 from workers.app import run_worker
+from workers.bills import Bills
 from workers.generate import Endpoint, Waiting, generate
 from workers.hands import Hands, left_by_the_dead
 from workers.ledger import Ledger
@@ -35,6 +36,7 @@ from workers.spool import Spool
 log = structlog.get_logger()
 LOOK_EVERY_S = 1.5
 CALIBRATIONS_EVERY_S = 30.0
+BILLS_EVERY_S = 1.0
 
 
 class Worker:
@@ -68,8 +70,10 @@ class Worker:
         self.rebuilder = Rebuilder(self._hands, self._settings.token_threads, self._settings.home)
         self.ledger = Ledger(self._engine, self.id, self._lane, self._spool)
         self.ledger.start()
+        self.bills = Bills(self._engine)
         await self._look()
-        for every_s, duty in ((LOOK_EVERY_S, self._look), (self._settings.heartbeat_s, self._beat)):
+        for every_s, duty in ((LOOK_EVERY_S, self._look), (self._settings.heartbeat_s, self._beat),
+                              (BILLS_EVERY_S, self._collect)):
             self._tasks.append(asyncio.create_task(self._again(every_s, duty)))
 
     async def _bury_predecessors(self) -> None:
@@ -177,6 +181,9 @@ class Worker:
         if monotonic() - self._calibrated_at > CALIBRATIONS_EVERY_S:
             self.rebuilder.conventions = await perform(self._engine, calibrations.newest)
             self._calibrated_at = monotonic()
+
+    async def _collect(self) -> None:
+        await self.bills.collect()
 
     async def _beat(self) -> None:
         facts = {"lag_ms": round(self._lag_s * 1000), "token_wait_ms": round(self.rebuilder.wait_s * 1000),

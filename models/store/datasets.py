@@ -20,6 +20,7 @@ class Dataset:
     """A dataset as processes need it: who, with which settings, open or why not.
 
     room: lane -> how many claims its budgets would admit now; None where it has no budget.
+    usd_per_token: what a billed token has cost here, None while nothing was paid. mean_tokens: of stored answers.
     """
 
     id: int
@@ -30,10 +31,18 @@ class Dataset:
     accounts: dict[str, Account]
     fingerprint: str
     room: dict[Lane, int] | None = None
+    usd_per_token: float | None = None
+    mean_tokens: int | None = None
+
+    def priced(self, prompt_tokens: int, completion_tokens: int) -> float:
+        """Dollars for what was paid and not said: as this dataset's ledger has it, else the plan's price."""
+        return (prompt_tokens + completion_tokens) * (self.usd_per_token or self.plan.usd_per_million_tokens / 1e6)
 
 
 _ALL = text("""
 select id, name, state, closed_reason, settings, fingerprint,
+  (nullif(spent_nusd, 0) / 1e9 / nullif(billed_tokens, 0))::float8 as usd_per_token,
+  stored_tokens / nullif(done, 0) as mean_tokens,
   least(tokens / case when strict then short_max_tokens else short_expected end,
     nusd / nullif(case when strict then short_max_tokens else short_expected end * nusd_per_token, 0)) as room_short,
   least(tokens / case when strict then long_max_tokens else long_expected end,
@@ -53,7 +62,8 @@ def _read(row: Any) -> Dataset:
     return Dataset(row.id, row.name, DatasetState(row.state), row.closed_reason,
                    DatasetPlan.model_validate(settings["plan"]),
                    {n: Account.model_validate(a) for n, a in settings["accounts"].items()}, row.fingerprint,
-                   None if row.room_short is None else {Lane.SHORT: max(0, row.room_short), Lane.LONG: max(0, row.room_long)})
+                   None if row.room_short is None else {Lane.SHORT: max(0, row.room_short), Lane.LONG: max(0, row.room_long)},
+                   row.usd_per_token, row.mean_tokens)
 
 
 def put(connection: Connection, name: str, plan: DatasetPlan, accounts: dict[str, Account], *, mix: bool = False) -> int:

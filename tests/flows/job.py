@@ -31,7 +31,8 @@ def job(rig: Rig, accounts: Mapping[str, Mapping[str, Any]], rows: Mapping[str, 
                            for i in range(n)])
         datasets[name] = {
             "prompts": f"prompts/{name}.jsonl", "profile": "smollm2", "model": "moonshotai/kimi-k2.5",
-            "account": next(iter(accounts)), "promote": False, "short": {"max_tokens": max_tokens, "concurrency": in_flight, **(lanes or {})},
+            "account": next(iter(accounts)), "promote": False,
+            "short": {"max_tokens": max_tokens, "concurrency": in_flight, **(lanes or {})},
             "long": {"max_tokens": 2 * max_tokens, "concurrency": long, **(lanes or {})}, **more}
     return str(rig.plan({"output_dir": "out", "accounts": accounts, "datasets": datasets}))
 

@@ -30,13 +30,17 @@ BATCH = 500
 
 @dataclass(slots=True)
 class Enqueued:
-    """rows read, of which new samples; refused: by code, written to `rejects` when there are any."""
+    """rows read, of which new samples; refused: by code, written to `rejects` when there are any.
+
+    skipped: why nothing was read (a closed dataset).
+    """
 
     dataset: str
     rows: int = 0
     new: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     rejects: Path | None = None
+    skipped: str | None = None
 
 
 def _sample(prompt: Prompt, plan: DatasetPlan) -> NewSample:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from models.tokens.model import Model
 from sqlalchemy import Engine
 
 from models import blob
@@ -14,6 +13,7 @@ from models.store import datasets as store
 from models.store import rows as stored
 from models.store.datasets import NUSD, Dataset
 from models.tokens import profile
+from models.tokens.model import Model
 from models.tokens.row import Span
 from producer.export import Options, Selection, Vocabulary, export
 from producer.rows import ExportRow

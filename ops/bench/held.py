@@ -81,7 +81,8 @@ def measure(short: int, long: int, seconds: float, latency: tuple[float, float],
 
 
 def _workers(rig: Rig) -> list[dict[str, Any]]:
-    return [{"name": name, "facts": facts} for name, facts in rig.query("select name, facts from worker where stopped_at is null")]
+    found = rig.query("select name, facts from worker where stopped_at is null")
+    return [{"name": name, "facts": facts} for name, facts in found]
 
 
 def main() -> None:

@@ -19,18 +19,19 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from inputs import input_misses  # noqa: E402
-from wire import Wire  # noqa: E402
+from inputs import input_misses
+from wire import Wire
 
-from workers.providers import connect  # noqa: E402
-from workers.providers.base import Ask, Exchange, Limits  # noqa: E402
-from workers.providers.soundness import native_text  # noqa: E402
-from workers.verdict import Action, History, Scope, Verdict, judge  # noqa: E402
+from workers.providers import connect
+from workers.providers.base import Ask, Exchange, Limits
+from workers.providers.soundness import native_text
+from workers.verdict import Action, History, Scope, Verdict, judge
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "faults" / "cases.jsonl"
 LIMITS = Limits(connect_s=1.0, idle_s=0.8, total_s=1.5)
 STORED = (Action.DONE, Action.PROMOTE)
-SCOPES = {"request": Scope.REQUEST, "provider": Scope.PROVIDER, "key": Scope.ACCOUNT, "fleet": Scope.ACCOUNT, "dataset": Scope.DATASET}
+SCOPES = {"request": Scope.REQUEST, "provider": Scope.PROVIDER, "key": Scope.ACCOUNT, "fleet": Scope.ACCOUNT,
+          "dataset": Scope.DATASET}
 MOST_TRIES = 200
 Case = Mapping[str, Any]
 

@@ -18,8 +18,8 @@ def prompts(dataset: str, n: int) -> list[dict[str, Any]]:
              **({"lane": "long"} if i % 10 == 9 else {})} for i in range(n)]
 
 
-def plan(rig: Rig, simulator: Simulator, names: list[str], rows: int, *, short: int = 500, long: int = 100, max_tokens: int = 2_000,
-         **more: Any) -> str:
+def plan(rig: Rig, simulator: Simulator, names: list[str], rows: int, *, short: int = 500, long: int = 100,
+         max_tokens: int = 2_000, **more: Any) -> str:
     key = rig.folder / "key.txt"
     key.write_text("sk-or-test-0123456789abcdef\n")
     key.chmod(0o600)
@@ -50,8 +50,9 @@ def check_counters(rig: Rig) -> None:
     assert rig.query("""
         select d.name from dataset d left join (select dataset_id, count(*) n, sum(n_tokens) t from completion group by 1) c
           on c.dataset_id = d.id where d.done <> coalesce(c.n, 0) or d.stored_tokens <> coalesce(c.t, 0)""") == []
-    assert rig.query("select count(*) from sample s where state = 2 and not exists (select from completion c where c.sample_id = s.id)"
-                     ) == [(0,)]
+    assert rig.query("""
+        select count(*) from sample s
+        where state = 2 and not exists (select from completion c where c.sample_id = s.id)""") == [(0,)]
     assert rig.query("select count(*) from completion c join sample s on s.id = c.sample_id where s.state <> 2") == [(0,)]
 
 

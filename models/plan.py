@@ -112,7 +112,7 @@ class DatasetPlan(Part):
     prompts: list[Path] = []
     profile: str
     model: str
-    account: str | dict[str, float]         # one name, or names with weights
+    account: str | list[str] | dict[str, float]   # one name; several, each used when those before are full; or with weights
     usd_per_million_tokens: float = Field(10.0, gt=0)   # reserves money until the ledger knows better
     token_budget: int | None = Field(None, ge=1)
     money_budget_usd: float | None = Field(None, gt=0)
@@ -139,6 +139,13 @@ class DatasetPlan(Part):
                 return {**given, "routing": {**asked, "quantizations": NO_FP4}}
         return given
 
+    @field_validator("account")
+    @classmethod
+    def _some_account(cls, value: str | list[str] | dict[str, float]) -> str | list[str] | dict[str, float]:
+        if not value or (isinstance(value, dict) and (min(value.values()) < 0 or not sum(value.values()))):
+            raise ValueError("account must name one at least, and weights must be above 0")
+        return value
+
     @field_validator("prompts", mode="before")
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
@@ -146,6 +153,10 @@ class DatasetPlan(Part):
 
     def account_names(self) -> list[str]:
         return [self.account] if isinstance(self.account, str) else list(self.account)
+
+    def account_weights(self) -> list[float] | None:
+        """In the order of the names; None where the order itself decides."""
+        return list(self.account.values()) if isinstance(self.account, dict) else None
 
     def lane(self, label: str) -> LanePlan:
         return self.short if label == "short" else self.long

@@ -8,7 +8,7 @@ Nothing is asked without a committed claim, and whatever was asked is settled: a
 import asyncio
 import random
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any, Protocol
 
@@ -64,6 +64,7 @@ class Mill(Protocol):
 
     def dataset(self, name: str) -> Dataset | None: ...
     async def endpoint(self, dataset: Dataset, sample_id: int) -> Endpoint: ...
+    def crowded(self, endpoint: Endpoint) -> bool: ...
     async def close(self, dataset: Dataset, reason: str) -> None: ...
 
 
@@ -116,18 +117,19 @@ async def _once(mill: Mill, sample_id: int, dataset_name: str) -> str:
     if dataset is None or dataset.state is DatasetState.CLOSED:
         return "closed"
     endpoint = await mill.endpoint(dataset, sample_id)
-    if not await endpoint.limiter.acquire(SLOT_WAIT_S):
+    if mill.crowded(endpoint) or not await endpoint.limiter.acquire(SLOT_WAIT_S):
         return "no_slot"
     outcome = Outcome.NONE
     try:
         claim = await mill.ledger.claim(sample_id, endpoint.name)
         if not isinstance(claim, Claim):
             return "not_claimed" if claim is None else NO_ROOM_NOW
+        work = None
         try:
             work = await _prepare(mill, dataset, endpoint, claim)
             exchange = await endpoint.provider.ask(work.ask)
         except asyncio.CancelledError:
-            await asyncio.shield(mill.ledger.settle(_released(claim)))
+            await asyncio.shield(mill.ledger.settle(_released(claim, work)))
             raise
         except Exception as error:  # noqa: BLE001  (the outermost loop of a sample: whatever failed, its claim must end)
             return await _failed(mill, claim, error)
@@ -195,8 +197,13 @@ def _prefix(claim: Claim, endpoint: Endpoint) -> Ids | None:
 
 def _history(claim: Claim, dataset: Dataset) -> History:
     return History(burnt=claim.burnt, possibly_paid=claim.possibly_paid, lane=Lane(claim.lane).label,
-                   may_promote=dataset.plan.promote and claim.lane == Lane.SHORT,
+                   may_promote=dataset.plan.promote and claim.lane == Lane.SHORT and _grows(claim, dataset),
                    snoozed=max(0, claim.fence - 1 - claim.burnt), expected_tokens=dataset.mean_tokens)
+
+
+def _grows(claim: Claim, dataset: Dataset) -> bool:
+    """Whether the long lane would let this sample say more; one with a maximum of its own has that there too."""
+    return claim.max_tokens == dataset.plan.short.max_tokens < dataset.plan.long.max_tokens
 
 
 def _outcome(verdict: Verdict) -> Outcome:
@@ -213,7 +220,11 @@ def _outcome(verdict: Verdict) -> Outcome:
 async def _finish(mill: Mill, work: Work, exchange: Exchange, verdict: Verdict) -> None:
     stored = next_turn = None
     if verdict.answer is not None and verdict.action in (Action.DONE, Action.PROMOTE):
-        stored, next_turn = await mill.rebuilder.stored(work, exchange, verdict)
+        try:
+            stored, next_turn = await mill.rebuilder.stored(work, exchange, verdict)
+        except Exception as error:  # noqa: BLE001  (the answer is paid for: its cost must be booked and its claim must end)
+            log.error("row_failed", sample=work.claim.id, error=type(error).__name__)
+            verdict = replace(verdict, action=Action.DROP, code="internal_error")
     settlement = _settlement(work, exchange, verdict, stored, next_turn)
     await mill.ledger.settle(settlement)
     if settlement.basis == "estimate":
@@ -224,9 +235,18 @@ async def _finish(mill: Mill, work: Work, exchange: Exchange, verdict: Verdict) 
         await work.endpoint.limiter.pause(verdict.code, PROBE_EVERY_S)
 
 
-def _released(claim: Claim) -> Settlement:
-    """A call cut short by our own stop: the provider may go on and bill it, so an estimate is booked."""
-    return Settlement(claim.id, claim.fence, Event.RELEASE, "shutdown", basis="estimate", possibly_paid=True)
+def _released(claim: Claim, work: Work | None) -> Settlement:
+    """A call cut short by our own stop: the provider may go on and bill it, so what an answer costs here is booked.
+
+    No attempt is burnt. Nothing is booked where nothing was asked yet.
+    """
+    if work is None:
+        return Settlement(claim.id, claim.fence, Event.RELEASE, "shutdown")
+    prompt = work.ask.expected_prompt_tokens or 0
+    answer = min(claim.max_tokens, int(work.dataset.mean_tokens or claim.max_tokens))
+    billed = Billed(prompt, answer, basis="estimate")
+    return Settlement(claim.id, claim.fence, Event.RELEASE, "shutdown", basis="estimate", prompt_tokens=prompt,
+                      completion_tokens=answer, cost_nusd=round(_cost_usd(work, billed) * NUSD))
 
 
 def _settlement(work: Work, exchange: Exchange, verdict: Verdict, stored: Any, next_turn: Any) -> Settlement:

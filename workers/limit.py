@@ -129,6 +129,11 @@ class Limit(msgspec.Struct, omit_defaults=True):
     def in_flight(self) -> int:
         return sum(share.in_flight for share in self.workers.values())
 
+    @property
+    def spare(self) -> int:
+        """Slots that are free; none while only probes go out."""
+        return 0 if self.halted or self.streak > 1 else int(self.limit if self.fixed is None else self.fixed) - self.in_flight
+
     def step(self, report: Report, now: float, chance: Callable[[], float] = random.random) -> int:
         """Take in one report; how many new calls its worker may start."""
         passed_s = min(1.0, max(0.0, now - self.seen_at)) if self.seen_at else 0.0

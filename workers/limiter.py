@@ -102,6 +102,20 @@ class Limiter:
         return {**known.described(), "account": self._account, "alone": self._alone is not None,
                 "mine": self._in_flight, "waiting": len(self._waiting)}
 
+    @property
+    def waiting(self) -> int:
+        """Calls of this worker that wait for a slot."""
+        return len(self._waiting)
+
+    @property
+    def spare(self) -> int:
+        """How many more calls the account may take now, as far as is known here; below 1 when it is full or shut."""
+        return (self._alone or self._fleet).spare - len(self._waiting)
+
+    @property
+    def halted(self) -> bool:
+        return bool((self._alone or self._fleet).halted)
+
     def start(self) -> None:
         """Report and be granted slots until `close`."""
         self._task = asyncio.create_task(self.run())

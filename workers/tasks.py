@@ -1,13 +1,16 @@
 """A worker process: what it holds, how it starts, beats and stops. The composition root of the room."""
 
 import asyncio
+import hashlib
 import os
 import random
 import resource
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from pathlib import Path
 from time import monotonic
+from urllib.parse import urlsplit
 
 import structlog
 from redis.asyncio import Redis
@@ -19,9 +22,8 @@ from models.hint import queue_of
 from models.plan import Account
 from models.settings import Settings
 from models.states import DatasetState, Lane
-from models.store import calibrations, datasets, forecasts, settlements, sweeps
+from models.store import calibrations, datasets, forecasts, sweeps
 from models.store.datasets import Dataset
-from workers import spool
 from workers.app import run_worker
 from workers.bills import Bills
 from workers.generate import Endpoint, Waiting, generate
@@ -63,29 +65,33 @@ class Worker:
         self._engine: AsyncEngine = connect_async(self._database_url)
         self._redis: Redis = Redis.from_url(self._redis_url, socket_timeout=5, socket_connect_timeout=5)
         self._connecting = asyncio.Lock()
-        await self._bury_predecessors()
         self.id = await self._join()
-        self._spool = Spool(self._settings.home / "spool", str(self.id))
-        self._hands = Hands(self._settings.home / "hands", self.id)
+        self._spool = Spool(self._place("spool"), str(self.id))
+        self._hands = Hands(self._place("hands"), self.id)
         self.rebuilder = Rebuilder(self._hands, self._settings.token_threads, self._settings.home)
         self.ledger = Ledger(self._engine, self.id, self._lane, self._spool)
         self.ledger.start()
+        await self._bury_predecessors()
         self.bills = Bills(self._engine)
         await self._look()
         for every_s, duty in ((LOOK_EVERY_S, self._look), (self._settings.heartbeat_s, self._beat),
                               (BILLS_EVERY_S, self._collect)):
             self._tasks.append(asyncio.create_task(self._again(every_s, duty)))
 
+    def _place(self, name: str) -> Path:
+        """A folder of this database alone: ids of another one mean other workers and samples."""
+        url = urlsplit(self._database_url)
+        return self._settings.home / name / hashlib.sha256(f"{url.password}{url.path}".encode()).hexdigest()[:12]
+
     async def _bury_predecessors(self) -> None:
-        """What workers of this machine left when they died: who was in hand, and paid answers in spools."""
-        for path, worker_id, held in left_by_the_dead(self._settings.home / "hands"):
+        """What workers of this machine left when they died: paid answers in spools first, then who was in hand."""
+        dead = list(left_by_the_dead(self._place("hands")))
+        for _, worker_id, held in dead:
             await perform(self._engine, sweeps.blame, worker_id, held)
+        if replayed := await self.ledger.replay(self._place("spool")):
+            log.info("spool_replayed", settlements=replayed)
+        for path, worker_id, _ in dead:
             await perform(self._engine, sweeps.bury, 1e9, [worker_id])
-            path.unlink(missing_ok=True)
-        for path, waiting in spool.orphaned(self._settings.home / "spool"):
-            for start in range(0, len(waiting), 100):
-                await perform(self._engine, settlements.settle, waiting[start:start + 100])
-            log.info("spool_replayed", settlements=len(waiting))
             path.unlink(missing_ok=True)
 
     async def _join(self) -> int:
@@ -127,12 +133,23 @@ class Worker:
         return self._datasets.get(name)
 
     async def endpoint(self, dataset: Dataset, sample_id: int) -> Endpoint:
-        """The account for this sample: by weight where the plan gives weights, the first with room otherwise."""
-        names = dataset.plan.account_names()
-        if len(names) > 1:
-            weights = [dataset.plan.account[n] if isinstance(dataset.plan.account, dict) else 1.0 for n in names]
-            names = random.Random(sample_id).choices(names, weights)
-        return await self._endpoint(names[0], dataset.accounts[names[0]])
+        """The account for this sample: by weight where the plan gives weights, else the first of its list with room."""
+        plan = dataset.plan
+        endpoints = [await self._endpoint(name, dataset.accounts[name]) for name in plan.account_names()]
+        if len(endpoints) == 1:
+            return endpoints[0]
+        weights = plan.account_weights()
+        if weights is None:
+            free = next((e for e in endpoints if e.limiter.spare > 0), None)
+            return free or max(endpoints, key=lambda e: e.limiter.spare)
+        standing = [(e, w) for e, w in zip(endpoints, weights, strict=True) if w and not e.limiter.halted]
+        standing = standing or list(zip(endpoints, weights, strict=True))
+        return random.Random(sample_id).choices([e for e, _ in standing], [w for _, w in standing])[0]
+
+    def crowded(self, endpoint: Endpoint) -> bool:
+        """Whether an account's waiting calls hold their part of this process already: the other accounts' calls need theirs."""
+        part = self._concurrency / len(self._endpoints)
+        return len(self._endpoints) > 1 and endpoint.limiter.spare < 1 and endpoint.limiter.waiting >= part
 
     async def close(self, dataset: Dataset, reason: str) -> None:
         if await perform(self._engine, datasets.close, dataset.id, reason):

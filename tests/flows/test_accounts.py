@@ -1,0 +1,46 @@
+"""A dataset on several accounts: in order, or by weight."""
+
+from typing import Any
+
+import pytest
+
+from ops.bench.rig import Rig
+from ops.simulator.process import Simulator
+from tests.flows.job import account, check_counters, job, totals
+
+ANSWERS: dict[str, Any] = {"lengths": "uniform", "min_length": 50, "max_length": 400, "tokens_per_s": 200, "reasoning_share": 0.0,
+                           "profile": "smollm2", "keepalive_s": 0.0}
+
+
+def by_account(rig: Rig) -> dict[str, int]:
+    return dict(rig.query("select account, count(*) from attempt where action = 'done' group by 1"))
+
+
+@pytest.mark.timeout(240)
+def test_the_second_account_takes_what_the_first_has_no_room_for(rig: Rig) -> None:
+    with Simulator(**ANSWERS) as first, Simulator(**ANSWERS) as second:
+        accounts = {"own": account(first.openrouter, max_in_flight=10), "router": account(second.openrouter)}
+        file = job(rig, accounts, {"B1": 300}, in_flight=40, account=["own", "router"])
+        code, out = rig.command("run", "--plan", file, "--no-export", timeout_s=200)
+        assert code == 0, out
+        assert first.summary()["max_in_flight"] <= 10
+        assert 15 <= second.summary()["max_in_flight"] <= 40
+        with rig.services():
+            assert totals(rig)["B1"]["done"] == 300
+            assert by_account(rig) == {"own": first.summary()["complete"], "router": second.summary()["complete"]}
+            check_counters(rig)
+
+
+@pytest.mark.timeout(240)
+def test_accounts_with_weights_share_by_them_and_one_that_is_shut_keeps_nothing_back(rig: Rig) -> None:
+    with Simulator(**ANSWERS) as first, Simulator(**ANSWERS) as second, Simulator(**ANSWERS, faults={"401": 1.0}) as shut:
+        accounts = {"a": account(first.openrouter), "b": account(second.openrouter), "c": account(shut.openrouter)}
+        file = job(rig, accounts, {"B1": 400}, in_flight=40, account={"a": 3.0, "b": 1.0, "c": 0.5})
+        code, out = rig.command("run", "--plan", file, "--no-export", timeout_s=200)
+        assert code == 0, out
+        with rig.services():
+            assert totals(rig)["B1"]["done"] == 400
+            done = by_account(rig)
+            assert 0.65 <= done["a"] / 400 <= 0.85
+            assert done.keys() == {"a", "b"}
+            check_counters(rig)

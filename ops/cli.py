@@ -243,7 +243,7 @@ def status(
     from rich.text import Text
 
     from models.base import transaction
-    from models.store import totals
+    from models.store import spending, totals
     from ops import tables
 
     settings = _settings(home)
@@ -252,6 +252,7 @@ def status(
     def look() -> Any:
         with transaction(engine) as connection:
             found = totals.datasets(connection, datasets or None)
+            spending.add(connection, found)
             fleet = totals.workers(connection)
             served = totals.providers(connection, datasets or None) if providers else []
         if as_json:

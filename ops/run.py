@@ -20,7 +20,7 @@ from models.plan import Plan
 from models.settings import Settings, environment, load
 from models.states import DatasetState
 from models.store import datasets as store
-from models.store import totals
+from models.store import spending, totals
 from models.store.schema import migrate, reachable
 from models.store.totals import DatasetTotals
 from ops import engine, port, services, tables
@@ -56,7 +56,7 @@ def run(settings: Settings, plan: Plan, short_workers: int, long_workers: int, *
                 connect(_url(live.settings)), names, plan.output_dir, ["tokens"], "verified", 0.05, False, live.settings.home
             ):
                 console.print(line)
-            found = _totals(live.settings, names)
+        found = _totals(live.settings, names)
     summary(found, console)
     return 0 if all(d.finished or d.closed_reason in ("budget", "money") for d in found) else 1
 
@@ -78,7 +78,9 @@ def _grade_again(settings: Settings, found: list[DatasetTotals], console: Consol
 
 def _totals(settings: Settings, names: list[str]) -> list[DatasetTotals]:
     with transaction(connect(_url(settings), size=1)) as connection:
-        return totals.datasets(connection, names)
+        found = totals.datasets(connection, names)
+        spending.add(connection, found)
+        return found
 
 
 def up(settings: Settings, plan: Plan, fleet: Fleet, *, flower: bool) -> int:

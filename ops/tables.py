@@ -84,10 +84,22 @@ def details(totals: Sequence[DatasetTotals]) -> RenderableType:
             parts.append(f"{count(d.tokens_per_s)} tokens/s")
         if d.usd_per_million is not None:
             parts.append(f"{dollars(d.usd_per_million)} per million useful tokens")
+        if d.reserved_usd:
+            parts.append(f"{dollars(d.reserved_usd)} reserved")
+        if d.saved_tokens:
+            parts.append(f"{count(d.saved_tokens)} tokens saved by going on")
+        parts += waste(d)
         parts += [f"{n} failed: {code}" for code, n in list(d.failures.items())[:3]]
         if parts:
             lines.append(Text.assemble((f"{d.name}: ", "bold"), ", ".join(parts)))
     return Group(*lines)
+
+
+def waste(d: DatasetTotals) -> list[str]:
+    """Billed and not useful, by kind, dearest first."""
+    kinds = sorted((w["tokens"], w["usd"], kind) for kind, w in d.waste.items() if w["tokens"] or w["usd"])
+    return [f"wasted on {kind}: {count(tokens)} tokens" + (f" ({dollars(usd)})" if usd else "")
+            for tokens, usd, kind in reversed(kinds)]
 
 
 def workers(rows: Sequence[WorkerTotals]) -> Table:

@@ -18,12 +18,13 @@ from models.errors import BrokerAway, StoreError
 from models.hint import Hints, queue_of
 from models.settings import Settings
 from models.states import Closed, DatasetState, Lane
-from models.store import datasets, forecasts, sweeps
+from models.store import datasets, forecasts, spending, sweeps
 from models.store.datasets import Dataset
 from models.window import top_up
 
 log = structlog.get_logger()
 FOLLOW_S = 2.0
+WASTE_EVERY_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class Reaper:
         self._settings, self._engine, self._hints = settings, engine, hints
         self._purged: set[str] = set()     # queues of closed datasets that hold no hints of ours any more
         self._round_at, self._doubt_until = _clocks(), 0.0
+        self._waste_at = -WASTE_EVERY_S
         self.totals: Counter[str] = Counter()
 
     async def reap_once(self) -> Round:
@@ -49,7 +51,7 @@ class Reaper:
         rescued = await perform(self._engine, sweeps.rescue)
         await perform_whole(self._engine, forecasts.refresh)
         ended = await perform(self._engine, datasets.at_budget)
-        closed = await self._close(ended)
+        closed = await self._close({**ended, **await self._wasteful()})
         hinted = 0
         try:
             hinted = await self._tend_queues(await perform(self._engine, datasets.every))
@@ -67,6 +69,13 @@ class Reaper:
         if gap_s > self._settings.dead_after_s / 2:
             self._doubt_until = monotonic() + self._settings.dead_after_s
         return monotonic() >= self._doubt_until
+
+    async def _wasteful(self) -> dict[int, Closed]:
+        """An exact look at every call, so only now and then: a dataset that goes wrong does so for longer than that."""
+        if monotonic() - self._waste_at < WASTE_EVERY_S:
+            return {}
+        self._waste_at = monotonic()
+        return dict.fromkeys(await perform(self._engine, spending.wasteful), Closed.WASTE)
 
     async def _close(self, ended: Mapping[int, Closed]) -> int:
         closed = 0

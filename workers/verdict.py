@@ -113,7 +113,8 @@ def _answered(case: Case) -> Verdict:
         return retry(case, "aborted", billed)
     if not finish:
         return retry(case, "no_finish_reason" if case.text else "empty_completion", billed)
-    if "length" not in (finish, answer.native_finish_reason) and not (case.text.strip() or answer.tool_calls):
+    said = case.text.strip() or answer.tool_calls or "continued" in answer.flags    # the rest may be its end alone
+    if "length" not in (finish, answer.native_finish_reason) and not said:
         if "refusal" in answer.flags:
             return replace(drop(case, "refused"), billed=billed)
         return retry(case, "empty_completion", billed)

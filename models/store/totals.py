@@ -35,6 +35,8 @@ class DatasetTotals:
     running_by_lane: dict[str, int] = field(default_factory=dict)
     grades: dict[str, int] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
+    waste: dict[str, dict[str, float]] = field(default_factory=dict)    # by `spending.add` alone, as the next
+    saved_tokens: int = 0
 
     @property
     def waste_tokens(self) -> int:

@@ -154,7 +154,7 @@ def _endings(case: Case, truncated: bool) -> Iterator[str]:
         yield "truncated"
         if counted and counted < soundness.CAP_SHARE * case.ask.max_tokens:
             yield "provider_cap"
-    elif counted is not None and counted >= case.ask.max_tokens:
+    elif counted is not None and counted >= case.ask.max_tokens and answer.completion_ids is None:   # ids show their end
         yield "suspect_truncated"
     if answer.finish_reason not in KNOWN_FINISH:
         yield "unknown_finish"

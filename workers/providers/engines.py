@@ -127,7 +127,7 @@ class VLLM(Engine):
 
 
 class LlamaCpp(Engine):
-    """Streaming gives no ids here, so it is not streamed either."""
+    """Streaming gives no ids here, so it is not streamed either. Its native route names a file where others name a model."""
 
     kind = "llamacpp"
     native = "/completion"
@@ -146,7 +146,7 @@ class LlamaCpp(Engine):
             return document
         finish = {"limit": "length", "eos": "stop", "word": "stop"}.get(str(document.get("stop_type")))
         usage = _usage(document.get("tokens_evaluated"), document.get("tokens_predicted"))
-        return {"model": document.get("model"), "usage": usage, "choices": [
+        return {"usage": usage, "choices": [
             {"index": 0, "finish_reason": finish, "text": document["content"], "token_ids": document.get("tokens")}]}
 
 

@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 SEED ?= 1
 
-.PHONY: setup run test test-slow check bench tokens-bench faults trainers chaos ui clean
+.PHONY: setup run test test-slow test-full check bench tokens-bench faults trainers clean
 
 setup: $(VENV)/.ready
 
@@ -20,13 +20,23 @@ run: setup  ## the main job on examples/, with a real small engine: rows, export
 test: setup  ## the default suite
 	$(BIN)/pytest
 
-test-slow: setup
-	$(BIN)/pytest -m slow
+test-slow: setup  ## what takes minutes; CI runs it too
+	$(BIN)/pytest -m 'slow and not full'
+
+test-full: setup  ## whole runs of full size: quarter of an hour on two quiet cores
+	$(BIN)/pytest -m full
 
 check: setup  ## style, types, import rules
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+bench: setup  ## what is held and what it costs, landing on budgets: make bench
+	$(BIN)/python -m ops.bench.held
+	$(BIN)/python -m ops.bench.budget
+
+trainers: setup  ## an export of the database through SpecForge's and speculators' own loaders
+	$(BIN)/pytest -m slow tests/producer/test_trainers.py
 
 tokens-bench: setup
 	$(BIN)/python -m ops.bench.tokens --seed $(SEED)

@@ -21,3 +21,15 @@ def rig(services: object) -> Iterator[Rig]:
     finally:
         rig.kill_everything()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The main job's flows belong to the default suite. Other whole runs are slow, and what is slow already is full size."""
+    for item in items:
+        if item.path.parent != Path(__file__).parent:
+            continue
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.full)
+        elif item.path.name != "test_main_job.py":
+            item.add_marker(pytest.mark.slow)

@@ -11,6 +11,7 @@ from models.states import Lane
 from models.store import samples
 from models.store.datasets import Dataset
 
+WAITING_STALE_S = 3_600.0
 SPARE = 16     # hints beyond the room in a budget: answers in flight will give some back
 
 
@@ -26,7 +27,9 @@ async def top_up(engine: AsyncEngine, hints: Hints, datasets: list[Dataset], win
         target = window if dataset.room is None else min(window, dataset.room[lane] + SPARE)
         if length * 2 > target:
             continue
-        ids = await perform(engine, samples.hintable, dataset.id, lane, target - length)
+        # While hints wait in the queue an old one is most likely among them; once it is empty, what is old was lost.
+        stale_s = samples.HINT_STALE_S if length == 0 else WAITING_STALE_S
+        ids = await perform(engine, samples.hintable, dataset.id, lane, target - length, stale_s)
         if ids:
             await hints.send(queue, dataset.name, lane, ids)
             sent += len(ids)

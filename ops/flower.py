@@ -1,10 +1,23 @@
 """Flower on the run's broker, on the loopback and behind a password unless told otherwise on purpose."""
 
+from flower import command
+from flower.app import Flower
+from tornado.ioloop import PeriodicCallback
+
 from models.errors import SettingsError
 from models.settings import Settings
 from workers.app import make_app
 
 USER = "draftmill"
+ASK_EVERY_MS = 10_000
+
+
+class FreshFlower(Flower):  # type: ignore[misc]
+    """Flower asks workers for their queues once, at its start, when there may be none yet; this one goes on asking."""
+
+    def start(self) -> None:
+        PeriodicCallback(self.update_workers, ASK_EVERY_MS).start()
+        super().start()
 
 
 def serve(settings: Settings, *, address: str = "127.0.0.1", read_only: bool = False) -> None:
@@ -18,5 +31,5 @@ def serve(settings: Settings, *, address: str = "127.0.0.1", read_only: bool = F
         arguments.append(f"--basic_auth={USER}:{password}")  # inside the process: never on a command line
     if read_only:
         arguments.append("--read_only")
-    app = make_app(settings)
-    app.start(arguments)
+    command.Flower = FreshFlower
+    make_app(settings).start(arguments)

@@ -175,6 +175,7 @@ class Plan(Part):
     accounts: dict[str, Account] = {}
     datasets: dict[str, DatasetPlan] = {}
     output_dir: Path = Path("out")
+    money_budget_usd: float | None = Field(None, gt=0)      # of all datasets together, beside their own
 
     @model_validator(mode="after")
     def _names(self) -> "Plan":

@@ -60,6 +60,7 @@ def run(
     long_max_tokens: Annotated[int | None, typer.Option(min=1)] = None,
     token_budget: Annotated[int | None, typer.Option(min=1, help="stored tokens per dataset")] = None,
     money_budget: Annotated[float | None, typer.Option(help="dollars per dataset")] = None,
+    run_money_budget: Annotated[float | None, typer.Option(help="dollars of all datasets together")] = None,
     budget_mode: Annotated[str | None, typer.Option(help="strict or forecast")] = None,
     turns: Annotated[str | None, typer.Option(help="last, or all: regenerate every assistant turn")] = None,
     short_workers: Annotated[int, typer.Option(min=0, help="worker processes of the short lane")] = 1,
@@ -89,6 +90,7 @@ def run(
         money_budget,
         budget_mode,
         turns,
+        run_money_budget,
     )
     raise typer.Exit(run_plan(_settings(home), planned(flags), short_workers, long_workers, mix=mix_settings, export=export))
 

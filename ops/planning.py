@@ -35,6 +35,7 @@ class Flags:
     money_budget: float | None = None
     budget_mode: str | None = None
     turns: str | None = None
+    run_money_budget: float | None = None
 
     def given(self) -> set[str]:
         return {f.name for f in fields(self) if getattr(self, f.name) is not None}
@@ -48,7 +49,12 @@ def planned(flags: Flags) -> Plan:
         plan = _from_prompts(plan, flags) if flags.prompts else _narrowed(plan, flags.partition)
         datasets = {name: _with_flags(d, flags) for name, d in plan.datasets.items()}
         accounts = {name: _account(a, flags) for name, a in plan.accounts.items()}
-        result = Plan(accounts=accounts, datasets=datasets, output_dir=flags.output_dir or plan.output_dir)
+        result = Plan(
+            accounts=accounts,
+            datasets=datasets,
+            output_dir=flags.output_dir or plan.output_dir,
+            money_budget_usd=flags.run_money_budget or plan.money_budget_usd,
+        )
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise SettingsError(cause=f"{'.'.join(str(p) for p in first['loc'])}: {first['msg']}") from None
@@ -68,7 +74,7 @@ def _from_prompts(plan: Plan, flags: Flags) -> Plan:
     )
     found = datasets_of(flags.prompts, flags.partition)
     datasets = {name: plan.datasets.get(name, pattern).model_copy(update={"prompts": files}) for name, files in found.items()}
-    return Plan(accounts=accounts, datasets=datasets, output_dir=plan.output_dir)
+    return plan.model_copy(update={"accounts": accounts, "datasets": datasets})
 
 
 def _narrowed(plan: Plan, partition: str | None) -> Plan:

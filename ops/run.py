@@ -20,7 +20,7 @@ from models.plan import Plan
 from models.settings import Settings, environment, load
 from models.states import DatasetState
 from models.store import datasets as store
-from models.store import spending, totals
+from models.store import purses, spending, totals
 from models.store.schema import migrate, reachable
 from models.store.totals import DatasetTotals
 from ops import engine, port, services, tables
@@ -255,6 +255,8 @@ async def put_in(settings: Settings, plan: Plan, *, mix: bool = False) -> list[E
     """Datasets and their prompts, then hints. A dataset at its budget is skipped without reading its prompts."""
     with transaction(connect(_url(settings), size=1)) as connection:
         ids = {name: store.put(connection, name, d, plan.accounts, mix=mix) for name, d in plan.datasets.items()}
+        if plan.money_budget_usd is not None:
+            purses.share(connection, ids.values(), plan.money_budget_usd)
         store.resume(connection, ids)
         known = {d.name: d for d in store.every(connection)}
     assert settings.redis_url is not None

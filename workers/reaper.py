@@ -18,7 +18,7 @@ from models.errors import BrokerAway, StoreError
 from models.hint import Hints, queue_of
 from models.settings import Settings
 from models.states import Closed, DatasetState, Lane
-from models.store import datasets, forecasts, spending, sweeps
+from models.store import datasets, forecasts, purses, spending, sweeps
 from models.store.datasets import Dataset
 from models.window import top_up
 
@@ -50,6 +50,7 @@ class Reaper:
         dead = await perform(self._engine, sweeps.bury, self._settings.dead_after_s) if self._trusts_heartbeats() else 0
         rescued = await perform(self._engine, sweeps.rescue)
         await perform_whole(self._engine, forecasts.refresh)
+        await perform(self._engine, purses.deal)
         ended = await perform(self._engine, datasets.at_budget)
         closed = await self._close({**ended, **await self._wasteful()})
         hinted = 0

@@ -10,6 +10,7 @@ with the recorded words of the other side: the user's, and a tool's result where
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,6 +18,8 @@ from itertools import takewhile
 from typing import Any
 
 from models.answer import ToolCall
+
+_ANSWER, _TURN = re.compile(r"#a(\d{1,4})$"), re.compile(r"#t\d+$")
 
 Message = dict[str, Any]
 Document = dict[str, Any]
@@ -46,6 +49,22 @@ class End:
 
 def turn_key(primary_id: str, turn: int) -> str:
     return f"{primary_id}#t{turn}"
+
+
+def answer_id(primary_id: str, answer: int) -> str:
+    """A prompt's n-th further answer as a conversation; the first keeps the prompt's id, so that more can be asked later."""
+    return f"{primary_id}#a{answer}" if answer else primary_id
+
+
+def question_of(primary_id: str) -> str:
+    """What all answers to one prompt have in common."""
+    return _ANSWER.sub("", primary_id)
+
+
+def answer_number(key: str) -> int:
+    """0 for the first answer; key: of a sample, or of its conversation."""
+    found = _ANSWER.search(_TURN.sub("", key))
+    return int(found[1]) if found else 0
 
 
 def document(messages: list[Message], tools: list[dict[str, Any]] | None = None, later: Sequence[Message] = (),

@@ -121,6 +121,7 @@ class DatasetPlan(Part):
     long: LanePlan = LanePlan(max_tokens=16_384, concurrency=500)
     lane_rule: LaneRule = LaneRule()
     turns: Literal["last", "all"] = "last"
+    answers: int = Field(1, ge=1, le=1_000)     # to each prompt, each with its own draw of the sampling settings
     thinking: bool | None = None
     reasoning: dict[str, Any] | None = None
     sampling: Sampling = Sampling()

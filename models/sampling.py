@@ -3,6 +3,7 @@
 import hashlib
 from typing import Any
 
+from models.conversation import answer_number
 from models.plan import Choice, Sampling
 
 
@@ -15,6 +16,8 @@ def drawn(sampling: Sampling, key: str) -> dict[str, Any]:
             value = _pick(value, f"{name}\0{key}") if value else None
         if value is not None:
             settings[name] = value
+    if "seed" in settings:
+        settings["seed"] += answer_number(key)      # or all answers to one prompt would be the same
     return settings
 
 

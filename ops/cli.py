@@ -170,6 +170,34 @@ def enqueue(
         )
 
 
+@app.command(rich_help_panel="The main job")
+def forecast(
+    prompts: Prompts = None,
+    partition: Partition = None,
+    plan: PlanFile = None,
+    home: Home = None,
+    api_key_file: Annotated[Path | None, typer.Option(help="a file with the account's key")] = None,
+    kind: str | None = None,
+    base_url: str | None = None,
+    model: str | None = None,
+    profile: str | None = None,
+    token_budget: int | None = None,
+    money_budget: float | None = None,
+    samples: Annotated[int, typer.Option("-n", min=1, help="prompts of each dataset to answer first")] = 50,
+) -> None:
+    """Answer a few prompts of each dataset, and say what all will cost, take and give. A run goes on from there."""
+    from rich.console import Console
+
+    from ops.forecasting import forecast as look_ahead
+    from ops.planning import Flags, planned
+
+    flags = Flags(
+        prompts, partition, None, plan, api_key_file, kind, base_url, model, profile,
+        token_budget=token_budget, money_budget=money_budget,
+    )  # fmt: skip
+    raise typer.Exit(look_ahead(_settings(home), planned(flags), Console(), samples))
+
+
 @app.command(rich_help_panel="Processes")
 def worker(
     lane: Annotated[str, typer.Argument(help="short or long")],

@@ -251,8 +251,11 @@ def children(settings: Settings, fleet: Fleet, *, flower: bool) -> list[Child]:
     return found
 
 
-async def put_in(settings: Settings, plan: Plan, *, mix: bool = False) -> list[Enqueued]:
-    """Datasets and their prompts, then hints. A dataset at its budget is skipped without reading its prompts."""
+async def put_in(settings: Settings, plan: Plan, *, mix: bool = False, every: Mapping[str, int] | None = None) -> list[Enqueued]:
+    """Datasets and their prompts, then hints. A dataset at its budget is skipped without reading its prompts.
+
+    every: take one prompt in so many of these datasets only.
+    """
     with transaction(connect(_url(settings), size=1)) as connection:
         ids = {name: store.put(connection, name, d, plan.accounts, mix=mix) for name, d in plan.datasets.items()}
         if plan.money_budget_usd is not None:
@@ -269,7 +272,8 @@ async def put_in(settings: Settings, plan: Plan, *, mix: bool = False) -> list[E
                 results.append(Enqueued(name, skipped=known[name].closed_reason or "closed"))
                 continue
             rejects = settings.home / "rejects" / f"{name}.jsonl"
-            results.append(await enqueue(database, ids[name], name, dataset, dataset.prompts, rejects))
+            one_in = (every or {}).get(name, 1)
+            results.append(await enqueue(database, ids[name], name, dataset, dataset.prompts, rejects, every=one_in))
             await hint(database, hints, [name], settings.hint_window)
     finally:
         await hints.close()

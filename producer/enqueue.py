@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from models import blob
 from models.base import perform
+from models.conversation import answer_id, turn_key
 from models.errors import BrokerAway
 from models.hint import Hints
 from models.plan import DatasetPlan
@@ -30,12 +31,13 @@ BATCH = 500
 
 @dataclass(slots=True)
 class Enqueued:
-    """rows read, of which new samples; refused: by code, written to `rejects` when there are any.
+    """prompts read; rows: samples made of them, of which new; refused: by code, written to `rejects` when there are any.
 
     skipped: why nothing was read (a closed dataset).
     """
 
     dataset: str
+    prompts: int = 0
     rows: int = 0
     new: int = 0
     refused: Counter[str] = field(default_factory=Counter)
@@ -43,10 +45,14 @@ class Enqueued:
     skipped: str | None = None
 
 
-def _sample(prompt: Prompt, plan: DatasetPlan) -> NewSample:
-    own = prompt.max_tokens is not None
-    return NewSample(prompt.key, prompt.primary_id, 0, lane_of(prompt, plan), max_tokens_of(prompt, plan) if own else None,
-                     blob.pack_json(prompt.document()))
+def _samples(prompt: Prompt, plan: DatasetPlan) -> Iterator[NewSample]:
+    """One for each answer that is wanted."""
+    max_tokens = max_tokens_of(prompt, plan) if prompt.max_tokens is not None else None
+    lane, document = lane_of(prompt, plan), blob.pack_json(prompt.document())
+    for n in range(plan.answers):
+        primary_id = answer_id(prompt.primary_id, n)
+        key = turn_key(primary_id, 0) if plan.turns == "all" else primary_id
+        yield NewSample(key, primary_id, 0, lane, max_tokens, document)
 
 
 def _accepted(found: Iterable[Prompt | Refusal], rejects: Rejects) -> Iterator[Prompt]:
@@ -58,14 +64,18 @@ def _accepted(found: Iterable[Prompt | Refusal], rejects: Rejects) -> Iterator[P
 
 
 async def enqueue(engine: AsyncEngine, dataset_id: int, name: str, plan: DatasetPlan, files: Sequence[Path], rejects: Path,
-                  markers: Sequence[str] = ()) -> Enqueued:
-    """Add every good row of `files` to the dataset. Bad rows are refused with file, line and cause; the rest goes on."""
+                  markers: Sequence[str] = (), every: int = 1) -> Enqueued:
+    """Add every good row of `files` to the dataset. Bad rows are refused with file, line and cause; the rest goes on.
+
+    every: take one prompt in so many only. The result's rows are samples: prompts times answers.
+    """
     result, seen = Enqueued(name), Seen()
     with Rejects(rejects) as refused:
         for file in files:
             prompts = _accepted(read(file, turns=plan.turns, markers=markers, seen=seen), refused)
-            while batch := list(islice(prompts, BATCH)):
-                rows = [_sample(p, plan) for p in batch]
+            while batch := list(islice(prompts, max(1, BATCH // plan.answers))):
+                rows = [s for n, p in enumerate(batch, result.prompts) if n % every == 0 for s in _samples(p, plan)]
+                result.prompts += len(batch)
                 result.rows += len(rows)
                 result.new += await perform(engine, samples.add, dataset_id, rows)
                 await asyncio.sleep(0)

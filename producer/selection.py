@@ -8,6 +8,7 @@ from hashlib import sha256
 import numpy as np
 
 from models.blob import Ids
+from models.conversation import question_of
 from models.states import Grade
 from producer.rows import ExportRow
 
@@ -32,7 +33,7 @@ class Selection:
     val_share: float = 0.05
 
     def split(self, primary_id: str) -> str:
-        point = int.from_bytes(sha256(primary_id.encode()).digest()[:8]) / 2**64
+        point = int.from_bytes(sha256(question_of(primary_id).encode()).digest()[:8]) / 2**64
         return "val" if point < self.val_share else "train"
 
     def unwanted(self, row: ExportRow) -> str | None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, text
 
+from models.states import Lane
 from models.store.datasets import NUSD
 from models.store.totals import DatasetTotals
 
@@ -38,6 +39,15 @@ def add(connection: Connection, found: Sequence[DatasetTotals]) -> None:
             known[row.dataset_id].waste[row.kind] = {"tokens": int(row.tokens), "usd": float(row.nusd) / NUSD}
     for row in connection.execute(_SAVED, {"p_ids": list(known)}):
         known[row.dataset_id].saved_tokens = int(row.tokens or 0)
+
+
+_CALLS = text("""
+select lane, sum(latency_ms) / 1000.0 as seconds from attempt where dataset_id = :p_id and ended_at is not null group by 1""")
+
+
+def call_seconds(connection: Connection, dataset_id: int) -> dict[Lane, float]:
+    """Seconds that the calls of each lane took, one after the other."""
+    return {Lane(row.lane): float(row.seconds or 0) for row in connection.execute(_CALLS, {"p_id": dataset_id})}
 
 
 # Prompts are no waste, but the dataset's sum holds them: it only tells which datasets are worth the exact look.

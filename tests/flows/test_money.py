@@ -70,3 +70,20 @@ def test_a_dataset_that_pays_for_nothing_useful_is_closed(rig: Rig) -> None:
             assert 20_000 <= found["waste"]["rejected"]["tokens"] == found["stored_tokens"] <= 60_000
             code, shown = rig.command("status")
             assert "wasted on rejected" in " ".join(shown.split())
+
+
+@pytest.mark.timeout(240)
+def test_a_forecast_pays_for_nothing_that_the_run_pays_for_again(rig: Rig) -> None:
+    with Simulator(**ANSWERS) as simulator:
+        file = job(rig, {"router": account(simulator.openrouter)}, {"B1": 200}, in_flight=20)
+        code, out = rig.command("forecast", "--plan", file, "-n", "40", timeout_s=120)
+        assert code == 0, out
+        first = simulator.summary()
+        assert first["calls"] == 40
+        code, _ = rig.command("run", "--plan", file, "--no-export", timeout_s=200)
+        assert code == 0
+        whole = simulator.summary()
+        assert (whole["calls"], whole["paid_twice"]) == (200, 0)
+        assert 0.8 <= 5 * first["cost_usd"] / whole["cost_usd"] <= 1.25
+        [row] = [line.split() for line in out.splitlines() if line.startswith("B1 ")][-1:]
+        assert row[:4] == ["B1", "40/40", "200", "200"]

@@ -38,3 +38,8 @@ def test_two_settings_of_one_sample_are_drawn_independently():
 
 def test_an_empty_list_is_no_setting():
     assert drawn(Sampling(temperature=[]), "k") == {}
+
+
+def test_each_answer_to_one_prompt_has_a_seed_of_its_own():
+    sampling = Sampling(seed=7)
+    assert [drawn(sampling, key)["seed"] for key in ("x", "x#a1", "x#a2#t3", "x#t3", "x#a")] == [7, 8, 9, 7, 7]

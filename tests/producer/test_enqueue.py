@@ -65,6 +65,23 @@ async def test_rows_become_samples_with_their_prompts(store, write, read_in):
     await store.check_counters()
 
 
+async def test_a_prompt_is_asked_as_often_as_answers_are_wanted_and_more_can_be_asked_later(store, write, read_in):
+    file = write([{"id": "a", "prompt": "why?"}, {"id": "b", "prompt": "how?"}])
+    await read_in(file, answers=2)
+    result = await read_in(file, answers=3)
+    assert (result.prompts, result.rows, result.new) == (2, 6, 2)
+    assert sorted(s.key for s in await samples(store)) == ["a", "a#a1", "a#a2", "b", "b#a1", "b#a2"]
+    assert len({s.primary_id for s in await samples(store)}) == 6
+
+
+async def test_a_part_of_the_prompts_is_spread_over_all_files(store, write, tmp_path):
+    files = [write([{"id": f"{name}{i}", "prompt": "why?"} for i in range(5)], f"{name}.jsonl") for name in "xy"]
+    d = await store.dataset()
+    result = await enqueue(store.engine, d, "B1", plan(), files, tmp_path / "r", every=4)
+    assert (result.prompts, result.new) == (10, 3)
+    assert [s.key for s in await samples(store)] == ["x0", "x4", "y3"]
+
+
 async def test_a_rows_own_maximum_never_exceeds_the_lanes(store, write, read_in):
     await read_in(write([{"prompt": "why?", "max_tokens": 999_999}]))
     assert [s.max_tokens for s in await samples(store)] == [100]

@@ -386,6 +386,33 @@ def requeue(
         typer.echo(f"queued again; take it back with: draftmill requeue --undo {bound.record}")
 
 
+@app.command(rich_help_panel="Steering")
+def limits(
+    account: Annotated[str | None, typer.Argument(help="needed to change one")] = None,
+    home: Home = None,
+    override: Annotated[int | None, typer.Option(min=0, help="fix it at so many calls at once; 0 learns it again")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="end its pause now")] = False,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
+    """How many calls each account takes at once, as learnt or as fixed; a change holds for all workers at once."""
+    from rich.console import Console
+
+    from ops import limits as known
+
+    settings = _settings(home)
+    if (override is not None or resume) and account is None:
+        raise SettingsError(cause="name the account that is to be changed")
+    if account is not None and override is not None:
+        known.override(settings, account, override or None)
+    if account is not None and resume:
+        known.resume(settings, account)
+    found = {name: s for name, s in known.states(settings).items() if account in (None, name)}
+    if as_json:
+        typer.echo(json.dumps(found))
+    else:
+        Console().print(known.table(found))
+
+
 @app.command(rich_help_panel="Rows")
 def export(
     datasets: Names = None,

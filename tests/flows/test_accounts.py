@@ -1,5 +1,7 @@
 """A dataset on several accounts: in order, or by weight."""
 
+import json
+import signal
 from typing import Any
 
 import pytest
@@ -44,3 +46,23 @@ def test_accounts_with_weights_share_by_them_and_one_that_is_shut_keeps_nothing_
             assert 0.65 <= done["a"] / 400 <= 0.85
             assert done.keys() == {"a", "b"}
             check_counters(rig)
+
+
+@pytest.mark.timeout(240)
+def test_a_limit_set_by_a_person_holds_at_once_and_until_it_is_given_back(rig: Rig) -> None:
+    with Simulator(**ANSWERS) as simulator:
+        file = job(rig, {"router": account(simulator.openrouter)}, {"B1": 1_500}, in_flight=50)
+        process = rig.start("run", "--plan", file, "--no-export")
+        rig.wait(lambda: simulator.summary()["in_flight"] >= 30, 60, "calls in flight")
+        rig.process = None
+        code, out = rig.command("limits", "router", "--override", "5")
+        assert code == 0, out
+        assert "fixed" in out
+        rig.wait(lambda: 1 <= simulator.summary()["in_flight"] <= 5, 30, "the person's limit")
+        assert rig.command("limits", "nobody", "--override", "5")[0] == 2
+        code, out = rig.command("limits", "router", "--override", "0", "--json")
+        assert code == 0, out
+        assert json.loads(out.splitlines()[-1])["router"]["fixed"] is False
+        rig.wait(lambda: simulator.summary()["in_flight"] >= 30, 30, "the account's own limit")
+        process.send_signal(signal.SIGINT)
+        process.wait(60)

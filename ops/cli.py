@@ -445,7 +445,8 @@ def calibrate(datasets: Names = None, home: Home = None) -> None:
         state = "settled" if convention.settled else "not settled yet"
         typer.echo(f"{model} ({profile}) by {provider or 'unnamed'}, {finish}: {state}{', new' if new else ''}")
         for line in convention.describe():
-            typer.echo(f"    {line}")
+            if " of 0 rows" not in line:  # shapes that only follow from others
+                typer.echo(f"    {line}")
     for name, looked, changed in grade_again(engine, datasets or [], settings.home):
         typer.echo(f"{name}: {looked} rows graded again, {changed} changed")
 

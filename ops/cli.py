@@ -502,6 +502,38 @@ def audit(datasets: Names = None, home: Home = None) -> None:
 
 
 @app.command(rich_help_panel="Looking")
+def providers(
+    model: Annotated[str | None, typer.Argument(help="author/slug; the plan's if none is given")] = None,
+    plan: PlanFile = None,
+    dataset: Annotated[str | None, typer.Option(help="whose plan is to choose [the first]")] = None,
+    home: Home = None,
+    profile: Annotated[str, typer.Option(help="without a plan: by its routing")] = "kimi-k2.5",
+    base_url: str | None = None,
+    api_key_file: Path | None = None,
+) -> None:
+    """Who serves a model: quantization, price, limits, uptime, logprobs, and whom the plan admits."""
+    from rich.console import Console
+
+    from models import plan as plans
+    from models.plan import Account, DatasetPlan
+    from ops import hosts
+
+    document = plans.read(plan) if plan else None
+    if document is not None:
+        chosen = document.datasets.get(dataset) if dataset else next(iter(document.datasets.values()), None)
+        if chosen is None:
+            raise SettingsError(cause=f"the plan has no dataset {dataset or ''!r}")
+        name = chosen.account_names()[0]
+        account = document.accounts[name]
+    else:
+        name = "openrouter"
+        account = Account(**({"base_url": base_url} if base_url else {}), api_key_file=api_key_file)
+        chosen = DatasetPlan(profile=profile, model=model or "moonshotai/kimi-k2.5", account=name)
+    found = hosts.listed(_settings(home), name, account, model or chosen.model)
+    Console().print(hosts.table(found, chosen))
+
+
+@app.command(rich_help_panel="Looking")
 def doctor(
     home: Home = None,
     plan: PlanFile = None,

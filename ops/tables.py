@@ -89,6 +89,7 @@ def details(totals: Sequence[DatasetTotals]) -> RenderableType:
         if d.saved_tokens:
             parts.append(f"{count(d.saved_tokens)} tokens saved by going on")
         parts += waste(d)
+        parts += [f"{provider} left out ({why})" for provider, why in d.excluded.items()]
         parts += [f"{n} failed: {code}" for code, n in list(d.failures.items())[:3]]
         if parts:
             lines.append(Text.assemble((f"{d.name}: ", "bold"), ", ".join(parts)))

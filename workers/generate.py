@@ -175,7 +175,7 @@ async def _prepare(mill: Mill, dataset: Dataset, endpoint: Endpoint, claim: Clai
         max_tokens=claim.max_tokens - (0 if prefix is None else len(prefix)),
         sampling=sampling, routing=plan.routing.body(),
         reasoning={**(plan.reasoning or {}), **({"effort": effort} if effort else {})} or None,
-        thinking=plan.thinking, thinking_key=mill.rebuilder.thinking_key(plan), ignore=tuple(claim.ignore or ()),
+        thinking=plan.thinking, thinking_key=mill.rebuilder.thinking_key(plan), ignore=(*(claim.ignore or ()), *dataset.excluded),
         stream=lane.stream, limits=Limits(total_s=lane.deadline_s or _deadline_s(claim.max_tokens, endpoint)),
         prompt_ids=prompt_ids, prefix_ids=prefix, expected_prompt_tokens=None if prompt_ids is None else len(prompt_ids))
     return Work(dataset, endpoint, claim, prompt, ask)

@@ -15,16 +15,17 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from models.base import connect_async, perform, perform_whole, translating
 from models.errors import BrokerAway, StoreError
+from models.health import drifted
 from models.hint import Hints, queue_of
 from models.settings import Settings
 from models.states import Closed, DatasetState, Lane
-from models.store import datasets, forecasts, purses, spending, sweeps
+from models.store import datasets, forecasts, providers, purses, spending, sweeps
 from models.store.datasets import Dataset
 from models.window import top_up
 
 log = structlog.get_logger()
 FOLLOW_S = 2.0
-WASTE_EVERY_S = 10.0
+LOOK_EVERY_S = 10.0            # at every call of a dataset, for waste and for providers that drift
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Reaper:
         self._settings, self._engine, self._hints = settings, engine, hints
         self._purged: set[str] = set()     # queues of closed datasets that hold no hints of ours any more
         self._round_at, self._doubt_until = _clocks(), 0.0
-        self._waste_at = -WASTE_EVERY_S
+        self._looked_at = -LOOK_EVERY_S
         self.totals: Counter[str] = Counter()
 
     async def reap_once(self) -> Round:
@@ -52,7 +53,11 @@ class Reaper:
         await perform_whole(self._engine, forecasts.refresh)
         await perform(self._engine, purses.deal)
         ended = await perform(self._engine, datasets.at_budget)
-        closed = await self._close({**ended, **await self._wasteful()})
+        if monotonic() - self._looked_at > LOOK_EVERY_S:
+            self._looked_at = monotonic()
+            ended = {**ended, **dict.fromkeys(await perform(self._engine, spending.wasteful), Closed.WASTE)}
+            await self._exclude_drifting()
+        closed = await self._close(ended)
         hinted = 0
         try:
             hinted = await self._tend_queues(await perform(self._engine, datasets.every))
@@ -71,12 +76,12 @@ class Reaper:
             self._doubt_until = monotonic() + self._settings.dead_after_s
         return monotonic() >= self._doubt_until
 
-    async def _wasteful(self) -> dict[int, Closed]:
-        """An exact look at every call, so only now and then: a dataset that goes wrong does so for longer than that."""
-        if monotonic() - self._waste_at < WASTE_EVERY_S:
-            return {}
-        self._waste_at = monotonic()
-        return dict.fromkeys(await perform(self._engine, spending.wasteful), Closed.WASTE)
+    async def _exclude_drifting(self) -> None:
+        for dataset_id, known in (await perform(self._engine, providers.opened)).items():
+            found = drifted([h for h in await perform(self._engine, providers.health, dataset_id) if h.provider not in known])
+            if found:
+                await perform(self._engine, providers.exclude, dataset_id, found)
+                log.warning("providers_excluded", dataset=dataset_id, providers=found)
 
     async def _close(self, ended: Mapping[int, Closed]) -> int:
         closed = 0

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Connection, text
@@ -20,6 +20,7 @@ class Dataset:
     """A dataset as processes need it: who, with which settings, open or why not.
 
     room: lane -> how many claims its budgets would admit now; None where it has no budget.
+    excluded: providers left out because they drifted from the others -> why.
     usd_per_token: what a billed token has cost here, None while nothing was paid. mean_tokens: of stored answers.
     """
 
@@ -33,6 +34,7 @@ class Dataset:
     room: dict[Lane, int] | None = None
     usd_per_token: float | None = None
     mean_tokens: int | None = None
+    excluded: dict[str, str] = field(default_factory=dict)
 
     def priced(self, prompt_tokens: int, completion_tokens: int) -> float:
         """Dollars for what was paid and not said: as this dataset's ledger has it, else the plan's price."""
@@ -63,7 +65,7 @@ def _read(row: Any) -> Dataset:
                    DatasetPlan.model_validate(settings["plan"]),
                    {n: Account.model_validate(a) for n, a in settings["accounts"].items()}, row.fingerprint,
                    None if row.room_short is None else {Lane.SHORT: max(0, row.room_short), Lane.LONG: max(0, row.room_long)},
-                   row.usd_per_token, row.mean_tokens)
+                   row.usd_per_token, row.mean_tokens, settings.get("excluded", {}))
 
 
 def put(connection: Connection, name: str, plan: DatasetPlan, accounts: dict[str, Account], *, mix: bool = False) -> int:
@@ -107,7 +109,9 @@ insert into dataset (name, settings, fingerprint, token_budget, money_budget_nus
 values (:p_name, cast(:p_settings as jsonb), :p_fingerprint, :p_budget, :p_money, :p_strict, :p_short, :p_long,
   :p_short, :p_long, :p_price) on conflict (lower(name)) do nothing returning id""")
 _UPDATE = text("""
-update dataset set settings = cast(:p_settings as jsonb), fingerprint = :p_fingerprint, token_budget = :p_budget,
+update dataset set settings = cast(:p_settings as jsonb)
+    || case when settings ? 'excluded' then jsonb_build_object('excluded', settings -> 'excluded') else '{}' end,
+  fingerprint = :p_fingerprint, token_budget = :p_budget,
   money_budget_nusd = :p_money, strict = :p_strict, short_max_tokens = :p_short, long_max_tokens = :p_long,
   short_expected = case when :p_strict then :p_short else least(short_expected, :p_short) end,
   long_expected = case when :p_strict then :p_long else least(long_expected, :p_long) end,

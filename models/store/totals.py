@@ -37,6 +37,7 @@ class DatasetTotals:
     failures: dict[str, int] = field(default_factory=dict)
     waste: dict[str, dict[str, float]] = field(default_factory=dict)    # by `spending.add` alone, as the next
     saved_tokens: int = 0
+    excluded: dict[str, str] = field(default_factory=dict)      # providers left out -> why
 
     @property
     def waste_tokens(self) -> int:
@@ -108,7 +109,8 @@ def _total(d: dict[str, Any]) -> DatasetTotals:
         done=d["done"], failed=d["failed"], token_budget=d["token_budget"], stored_tokens=d["stored_tokens"],
         useful_tokens=d["useful_tokens"], billed_tokens=d["billed_tokens"], reserved_tokens=d["reserved_tokens"],
         margin_tokens=d["margin_tokens"], money_budget_usd=None if money is None else money / NUSD,
-        spent_usd=d["spent_nusd"] / NUSD, reserved_usd=d["reserved_nusd"] / NUSD)
+        spent_usd=d["spent_nusd"] / NUSD, reserved_usd=d["reserved_nusd"] / NUSD,
+        excluded=d["settings"].get("excluded", {}))
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,3 +66,14 @@ def test_a_limit_set_by_a_person_holds_at_once_and_until_it_is_given_back(rig: R
         rig.wait(lambda: simulator.summary()["in_flight"] >= 30, 30, "the account's own limit")
         process.send_signal(signal.SIGINT)
         process.wait(60)
+
+
+def test_who_serves_a_model_and_whom_the_plan_admits_is_shown(rig: Rig) -> None:
+    with Simulator(**ANSWERS) as simulator:
+        file = job(rig, {"router": account(simulator.openrouter)}, {"B1": 1}, routing={"quantizations": ["int4", "fp8"]})
+        code, out = rig.command("providers", "--plan", file)
+        assert code == 0, out
+        assert "DeepInfra" in out
+        assert "`quantizations`" in " ".join(out.split())
+        code, out = rig.command("providers", "nobody/nothing", "--base-url", f"{simulator.url}/nowhere")
+        assert code == 2

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import heapq
+import random
 
 import pytest
 from redis.asyncio import Redis
@@ -266,3 +268,72 @@ async def test_workers_that_write_at_the_same_moment_lose_no_slot(redis, clock, 
         await asyncio.gather(*(limiter.sync() for limiter in limiters))
     assert sum(limiter.state()["mine"] for limiter in limiters) == 64
     assert not any(limiter.state()["alone"] for limiter in limiters)
+
+
+class Provider:
+    """A hidden capacity that falls and rises; calls take 5 to 60 s of simulated time, refusals 0.1 s."""
+
+    def __init__(self, clock):
+        self.clock, self.began, self.chance = clock, clock.now, random.Random(7)
+        self.running, self.calls, self.used, self.sleepers = 0, [], [], []
+
+    @property
+    def capacity(self):
+        t = self.clock.now - self.began
+        return 800 if t < 120 else 300 if t < 240 else 1_500
+
+    async def ask(self):
+        refused = self.running >= self.capacity
+        self.calls.append((self.clock.now - self.began, refused))
+        if refused:
+            await self.sleep(0.1)
+            return Outcome.REFUSED
+        self.running += 1
+        await self.sleep(self.chance.uniform(5, 60))
+        self.running -= 1
+        return Outcome.OK
+
+    async def sleep(self, seconds):
+        woken = asyncio.get_running_loop().create_future()
+        heapq.heappush(self.sleepers, (self.clock.now + seconds, id(woken), woken))
+        await woken
+
+    def wake(self):
+        while self.sleepers and self.sleepers[0][0] <= self.clock.now:
+            _, _, woken = heapq.heappop(self.sleepers)
+            if not woken.done():
+                woken.set_result(None)
+        self.used.append((self.clock.now - self.began, self.running / self.capacity))
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+async def test_a_capacity_that_falls_and_rises_is_found_through_redis(redis, clock, workers):
+    limiters = [a_limiter(redis, clock, f"w{n}", most=5_000) for n in range(workers)]
+    provider = Provider(clock)
+
+    async def slot(limiter):
+        while await limiter.acquire(3_600):
+            limiter.release(await provider.ask())
+
+    tasks = [asyncio.create_task(slot(limiter)) for limiter in limiters for _ in range(2_400 // workers)]
+    for tick in range(360 * 20):
+        clock.now += 0.05
+        provider.wake()
+        await asyncio.sleep(0)
+        for limiter in limiters[tick % 3::3]:   # each reports every 0.15 s
+            await limiter.sync()
+            await asyncio.sleep(0)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+    def used(since, until):
+        shares = [min(1.0, share) for t, share in provider.used if since <= t < until]
+        return sum(shares) / len(shares)
+
+    assert next(t for t, share in provider.used if share >= 0.85) <= 30
+    assert next(t for t, share in provider.used if t >= 240 and share >= 0.85) <= 270
+    assert min(used(40, 120), used(170, 240), used(285, 360)) >= 0.95
+    assert sum(refused for _, refused in provider.calls) <= 0.02 * len(provider.calls)
+    falling = [refused for t, refused in provider.calls if 120 <= t < 240]
+    assert sum(falling) <= 0.05 * len(falling)

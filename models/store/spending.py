@@ -54,15 +54,15 @@ def call_seconds(connection: Connection, dataset_id: int) -> dict[Lane, float]:
 _WASTEFUL = text("""
 select d.id from dataset d cross join lateral (
   select (d.settings #>> '{plan,waste_bound}')::float8
-    * coalesce(d.token_budget, d.useful_tokens + 100::bigint * d.short_max_tokens) as tokens) bound
+    * greatest(coalesce(d.token_budget, d.useful_tokens), 100::bigint * d.short_max_tokens) as tokens) bound
 where d.state = 0 and d.billed_tokens - d.useful_tokens > bound.tokens and (
   select sum(a.completion_tokens) from attempt a where a.dataset_id = d.id and a.ended_at is not null
   ) - d.useful_tokens > bound.tokens""")
 
 
 def wasteful(connection: Connection) -> list[int]:
-    """Open datasets whose billed and not useful tokens passed their bound, a share of the token budget.
+    """Open datasets whose billed and not useful tokens passed their bound, a share of the token budget or of what is useful.
 
-    Without one it is a share of what is useful, and of a hundred maxima, so that a beginning may go wrong.
+    At least the same share of a hundred maxima: a small budget, or a beginning, may go wrong.
     """
     return [row.id for row in connection.execute(_WASTEFUL)]

@@ -3,7 +3,7 @@
 from models.states import Event, Lane
 from models.store import bills, spending, totals
 from models.store.bills import Bill
-from tests.hand import LONG_MAX, Hand, done, ended, stored
+from tests.hand import LONG_MAX, SHORT_MAX, Hand, done, ended, stored
 
 
 async def spent(store: Hand) -> totals.DatasetTotals:
@@ -38,9 +38,18 @@ async def test_a_promoted_answer_is_waste_until_it_is_gone_on_from(store: Hand) 
 
 
 async def test_a_dataset_is_wasteful_past_its_share_of_the_budget(store: Hand) -> None:
-    d = await store.dataset(token_budget=2 * LONG_MAX, waste_bound=0.1)
+    d = await store.dataset(token_budget=200 * SHORT_MAX, waste_bound=0.1)
     one, two = (await store.claim(await store.samples(d, 2))).values()
-    await store.settle(done(one, 80, row=stored(80, trainable=False)))
+    await store.settle(done(one, 20 * SHORT_MAX, row=stored(20 * SHORT_MAX, trainable=False)))
+    assert await store.do(spending.wasteful) == []
+    await store.settle(done(two, 1, row=stored(1, trainable=False)))
+    assert await store.do(spending.wasteful) == [d]
+
+
+async def test_a_small_budget_is_given_a_hundred_maxima_before_it_is_called_wasteful(store: Hand) -> None:
+    d = await store.dataset(token_budget=2 * LONG_MAX, waste_bound=0.5)
+    one, two = (await store.claim(await store.samples(d, 2))).values()
+    await store.settle(done(one, 50 * SHORT_MAX, row=stored(1, trainable=False)))
     assert await store.do(spending.wasteful) == []
     await store.settle(done(two, 1, row=stored(1, trainable=False)))
     assert await store.do(spending.wasteful) == [d]

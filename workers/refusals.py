@@ -62,12 +62,11 @@ def drop(case: Case, code: str) -> Verdict:
 
 
 def _limited(case: Case) -> Verdict:
-    own = case.names_own_limit
+    scope = Scope.ACCOUNT if case.names_own_limit else Scope.PROVIDER
     if case.hint_s is not None and case.hint_s > PAUSE_FROM_S:
         low = min(case.hint_s, LONGEST_WAIT_S)
-        scope = Scope.PROVIDER if case.problem.provider and not own else Scope.ACCOUNT
         return Verdict(Action.SNOOZE, "rate_limited_long", scope, (low, min(low * 1.05, LONGEST_WAIT_S)))
-    return snooze(case, "rate_limited", Scope.ACCOUNT if own else Scope.PROVIDER)
+    return snooze(case, "rate_limited", scope)
 
 
 def _edge_limited(case: Case) -> Verdict:

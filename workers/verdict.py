@@ -41,7 +41,7 @@ KNOWN_FINISH = {"stop", "tool_calls", "length"}
 LOST = {
     Fault.CLOSED: ("connect_failed", False), Fault.RESET: ("body_lost", True), Fault.CUT: ("body_lost", True),
     Fault.IDLE: ("timeout", True), Fault.DEADLINE: ("timeout", True), Fault.PROTOCOL: ("protocol_error", False),
-    Fault.ENCODING: ("bad_encoding", False), Fault.TOO_LARGE: ("body_too_large", True)}
+    Fault.ENCODING: ("bad_encoding", True), Fault.TOO_LARGE: ("body_too_large", True)}
 
 
 def judge(ask: Ask, exchange: Exchange, history: History = FRESH) -> Verdict:

@@ -60,7 +60,8 @@ async def verdict_of(case: Case, url: str) -> Verdict:
     replies = len(case.get("script", [0]))
     for turn in range(1, MOST_TRIES):
         verdict = judge(ask, await exchange_of(case, ask, url), history)
-        if verdict.action not in (Action.RETRY, Action.SNOOZE) or (turn >= replies and not case.get("script_repeat")):
+        over = verdict.halts if case.get("script_repeat") else turn >= replies
+        if over or verdict.action not in (Action.RETRY, Action.SNOOZE):
             return verdict
         history = replace(history, burnt=history.burnt + verdict.burns, snoozed=history.snoozed + (not verdict.burns),
                           possibly_paid=history.possibly_paid + verdict.possibly_paid)

@@ -75,7 +75,7 @@ class Wire:
         turn = self.counts[case] = self.counts.get(case, 0) + 1
         replies = self._cases[case].get("script") or [self._cases[case].get("response", {})]
         reply = replies[min(turn, len(replies)) - 1]
-        kind = "stall_before_headers" if "raise" in reply else reply.get("transport")
+        kind = RAISED.get(reply["raise"].split(".")[-1], "stall_before_headers") if "raise" in reply else reply.get("transport")
         return bool(await REPLIES[kind](reply, writer))
 
 
@@ -159,3 +159,6 @@ async def _not_http(reply: Mapping[str, Any], writer: asyncio.StreamWriter) -> b
 REPLIES = {None: _whole, "close_before_response": _close, "refuse": _close, "stall_before_headers": _stall,
            "stall_after_chunks": _stall_after_chunks, "reset_after_headers": _reset, "truncate_chunked": _cut_chunk,
            "short_body": _short, "drip_spaces": _drip, "not_http": _not_http}
+# What has to happen on the wire for a client to raise this; time-outs and pool faults are stalls.
+RAISED = {"ReadError": "reset_after_headers", "WriteError": "close_before_response", "CloseError": "close_before_response",
+          "RemoteProtocolError": "close_before_response", "LocalProtocolError": "not_http"}

@@ -22,11 +22,11 @@ class Fault(StrEnum):
     POOL = "pool"                      # our own side ran out of something
     CLOSED = "closed"                  # closed before any response: possibly billed
     RESET = "reset"                    # after headers, or in the body
-    CUT = "cut"                        # body shorter than promised, or a compressed body without its end
+    CUT = "cut"                        # body shorter than promised
     IDLE = "idle"                      # no data for too long
     DEADLINE = "deadline"              # the total deadline of the attempt
     PROTOCOL = "protocol"              # not HTTP
-    ENCODING = "encoding"              # a Content-Encoding that the body does not have, or that nobody asked for
+    ENCODING = "encoding"              # a Content-Encoding that the body does not keep to its end, or that nobody asked for
     TOO_LARGE = "too_large"            # the body passed its bound
     KEY = "key"                        # our key cannot be read: nothing was sent
     CANCELLED = "cancelled"            # our own shutdown or budget stop

@@ -173,10 +173,6 @@ class _BadEncoding(Exception):
     pass
 
 
-class _Cut(Exception):
-    pass
-
-
 @cache
 def _tls() -> ssl.SSLContext:
     return httpx.create_ssl_context()     # tens of milliseconds, on the event loop: once per process
@@ -242,7 +238,7 @@ def _decoded(body: bytes, encoding: str) -> bytes:
         if len(out) > MAX_BODY:
             raise _TooLarge
         if not member.eof:
-            raise _Cut
+            raise _BadEncoding      # cut: a decoder that is not asked gives the shortened text and says nothing
         body = member.unused_data
     return bytes(out)
 
@@ -256,8 +252,8 @@ def _translated(exchange: Exchange, call: Call) -> Iterator[None]:
         exchange.fault, exchange.fault_text = Fault.KEY, type(error).__name__
     except TimeoutError as error:
         exchange.fault, exchange.fault_text = call.reason, type(error).__name__
-    except (_TooLarge, _BadEncoding, _Cut) as error:
-        exchange.fault = {_TooLarge: Fault.TOO_LARGE, _BadEncoding: Fault.ENCODING, _Cut: Fault.CUT}[type(error)]
+    except (_TooLarge, _BadEncoding) as error:
+        exchange.fault = Fault.TOO_LARGE if isinstance(error, _TooLarge) else Fault.ENCODING
         exchange.fault_text = exchange.fault.value
     except (httpx.HTTPError, httpx.InvalidURL, aiohttp.ClientError, OSError, ValueError, RuntimeError) as error:
         exchange.fault = _fault(error, headed=exchange.status is not None)

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from workers.providers import reading
 from workers.providers.base import Ask, Exchange
+from workers.providers.document import load
 from workers.providers.http import Door, Key
 
 METADATA = {"X-OpenRouter-Metadata": "enabled"}
@@ -90,7 +91,7 @@ class OpenRouter:
         if exchange.status != 200 or exchange.fault is not None:
             return {}
         try:
-            document = reading.load(exchange.body)
+            document = load(exchange.body)
         except ValueError:
             return {}
         data = document.get("data") if isinstance(document, dict) else None

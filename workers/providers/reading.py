@@ -4,8 +4,6 @@ Text is taken as sent. Three rewrites are allowed and each leaves its flag: a th
 (split_think), one trailing end-of-turn marker dropped (stripped_eot), text parts joined (joined_parts).
 """
 
-import json
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -18,6 +16,9 @@ from models.blob import Ids
 from models.names import cleaned
 from workers.providers import stream
 from workers.providers.base import Ask, Exchange, Problem
+from workers.providers.document import load
+from workers.providers.problems import mapping, name_in, problem_of
+from workers.providers.usage import usage_of
 
 END_OF_TURN = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "<|end|>", "<end_of_turn>", "[EOS]",
                "[EOT]", "</s>", "<｜end▁of▁sentence｜>")
@@ -25,7 +26,6 @@ FINISH = {"end_turn": "stop", "eos": "stop", "eos_token": "stop", "stop_sequence
           "max_tokens": "length", "max_output_tokens": "length", "model_length": "length", "limit": "length",
           "function_call": "tool_calls", "tool_use": "tool_calls", "safety": "content_filter",
           "cancelled": "abort", "canceled": "abort", "insufficient_system_resource": "abort"}
-MAX_COUNT = 100_000_000
 MAX_ID = 2**31
 
 Reading = tuple[Answer | None, Problem | None]
@@ -63,26 +63,6 @@ def read_stream(gather: stream.Gather, thinking: bool = True) -> Reading:
     return answer, problem
 
 
-def load(text: bytes) -> Any:
-    """JSON as the world sends it: NaN, raw control characters, lone surrogates, any length of number. ValueError if none.
-
-    Bytes that are no UTF-8 become lone surrogates, so that the text is marked and never bought again.
-    """
-    encoding = json.detect_encoding(text)
-    try:
-        if encoding.startswith("utf-8"):
-            decoded = text.decode("utf-8", "surrogateescape")
-        else:
-            decoded = text.decode(encoding, "surrogatepass")
-        return json.loads(decoded, strict=False, parse_int=_int)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-
-
-def _int(digits: str) -> int | float:
-    return int(digits) if len(digits) <= 18 else float(digits)   # int() refuses 4,300 digits and more
-
-
 def read_document(document: Any, thinking: bool = True) -> Reading:
     if not isinstance(document, dict):
         return None, Problem("bad_schema")
@@ -114,10 +94,10 @@ def _answer(document: dict[str, Any], thinking: bool) -> Answer | None:
     choices = document.get("choices")
     choice = _first(choices) or {}
     flags: set[str] = set()
-    usage = _usage(document.get("usage"), flags)
+    usage = usage_of(document.get("usage"), flags)
     message = _message(choice)
     if not isinstance(message, dict):
-        return Answer(usage=usage, provider=_name(document, "provider"), model=_name(document, "model")) if choices else None
+        return Answer(usage=usage, provider=name_in(document, "provider"), model=name_in(document, "model")) if choices else None
     if isinstance(choices, list) and len(choices) > 1:
         flags.add("extra_choices")
     content = _content(message.get("content"))
@@ -131,25 +111,16 @@ def _answer(document: dict[str, Any], thinking: bool) -> Answer | None:
     if message.get("refusal"):
         flags.add("refusal")
     ids = _completion_ids(document, choice, usage)
-    verbose = _dict(document.get("__verbose"))
+    verbose = mapping(document.get("__verbose"))
     return Answer(
         content=content, reasoning=reasoning, reasoning_form=form, tool_calls=_tool_calls(message.get("tool_calls"), flags),
         finish_reason=finish, native_finish_reason=native, usage=usage,
         prompt_ids=_ids(document.get("prompt_token_ids", choice.get("prompt_token_ids"))
-                        or _dict(document.get("sglext")).get("input_ids")),
+                        or mapping(document.get("sglext")).get("input_ids")),
         completion_ids=ids, sampled_text=verbose["content"] if isinstance(verbose.get("content"), str) else None,
         token_bytes=None if ids is not None else _token_bytes(choice),
-        provider=_name(document, "provider"), model=_name(document, "model"),
-        generation_id=_name(document, "id"), flags=frozenset(flags))
-
-
-def _dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _name(document: Mapping[str, Any], key: str) -> str:
-    value = document.get(key)
-    return cleaned(value) if isinstance(value, str) else ""
+        provider=name_in(document, "provider"), model=name_in(document, "model"),
+        generation_id=name_in(document, "id"), flags=frozenset(flags))
 
 
 def _first(choices: Any) -> dict[str, Any] | None:
@@ -201,7 +172,7 @@ def _reasoning(message: dict[str, Any], flags: set[str]) -> tuple[str | None, st
     details = message.get("reasoning_details")
     details = [d for d in details if isinstance(d, dict)] if isinstance(details, list) else []
     texts = [d["text"] for d in details if isinstance(d.get("text"), str) and d.get("type") in (None, "reasoning.text")]
-    if any(d.get("type") not in (None, "reasoning.text") for d in details) and not texts:
+    if any(d.get("type") not in (None, "reasoning.text") for d in details):
         flags.add("reasoning_hidden")
         return (filled[0] if filled else None), "hidden"
     if filled:
@@ -237,62 +208,13 @@ def _drop_end_of_turn(content: str, flags: set[str]) -> str:
 def _tool_calls(calls: Any, flags: set[str]) -> tuple[ToolCall, ...]:
     found = []
     for call in calls if isinstance(calls, list) else ():
-        function = _dict(_dict(call).get("function"))
-        name, arguments, call_id = function.get("name"), function.get("arguments"), _dict(call).get("id")
+        function = mapping(mapping(call).get("function"))
+        name, arguments, call_id = function.get("name"), function.get("arguments"), mapping(call).get("id")
         if not isinstance(name, str) or not isinstance(arguments, str):
             flags.add("tool_calls_unreadable")
             continue
         found.append(ToolCall(id=call_id if isinstance(call_id, str) else "", name=name, arguments=arguments))
     return tuple(found)
-
-
-def _usage(usage: Any, flags: set[str]) -> Usage:
-    if not isinstance(usage, dict):
-        flags.add("usage_missing")
-        return Usage()
-    details, cached = _dict(usage.get("completion_tokens_details")), _dict(usage.get("prompt_tokens_details"))
-    counts = {name: _count(usage.get(name), flags) for name in ("prompt_tokens", "completion_tokens", "total_tokens")}
-    prompt, completion, total = counts.values()
-    reasoning = _count(details.get("reasoning_tokens"), flags)
-    if prompt is None and completion is None and "usage_invalid" not in flags:
-        flags.add("usage_missing")
-    if None not in (prompt, completion, total) and prompt + completion != total:   # type: ignore[operator]
-        flags.add("usage_inconsistent")
-    return Usage(prompt, completion, reasoning, _count(cached.get("cached_tokens"), flags), _cost(usage, flags))
-
-
-def _count(value: Any, flags: set[str]) -> int | None:
-    """A believable count: not negative, whole, also as a string of digits. None when absent or not believable."""
-    if value is None:
-        return None
-    number = _number(value)
-    if number is None or not 0 <= number <= MAX_COUNT or number != int(number):
-        flags.add("usage_invalid")
-        return None
-    return int(number)
-
-
-def _cost(usage: dict[str, Any], flags: set[str]) -> float | None:
-    if "cost" not in usage:
-        return None
-    cost = _number(usage["cost"])
-    if cost is not None and cost < 0:
-        flags.add("usage_invalid")
-    if cost is None or cost < 0:
-        if "usage_invalid" not in flags:
-            flags.add("cost_missing")
-        return None
-    return cost
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
 
 
 def _ids(value: Any) -> Ids | None:
@@ -303,63 +225,27 @@ def _ids(value: Any) -> Ids | None:
 
 def _completion_ids(document: dict[str, Any], choice: dict[str, Any], usage: Usage) -> Ids | None:
     """Ids as the engine gave them, by whichever of its names. Of log-probabilities only when none is missing."""
-    lists = _dict(document.get("sglext")).get("output_ids")
-    for value in (choice.get("token_ids"), choice.get("response_token_ids"), _dict(document.get("__verbose")).get("tokens"),
+    lists = mapping(document.get("sglext")).get("output_ids")
+    for value in (choice.get("token_ids"), choice.get("response_token_ids"), mapping(document.get("__verbose")).get("tokens"),
                   lists[0] if isinstance(lists, list) and lists else None):
         ids = _ids(value)
         if ids is not None and (ids.size or not usage.completion_tokens):
             return ids
-    items = _dict(choice.get("logprobs")).get("content")
+    items = mapping(choice.get("logprobs")).get("content")
     if isinstance(items, list) and items and len(items) == usage.completion_tokens:
-        return _ids([_dict(item).get("id") for item in items])
+        return _ids([mapping(item).get("id") for item in items])
     return None
 
 
 def _token_bytes(choice: dict[str, Any]) -> tuple[bytes, ...] | None:
-    items = _dict(choice.get("logprobs")).get("content")
+    items = mapping(choice.get("logprobs")).get("content")
     if not isinstance(items, list) or not items:
         return None
-    lists = [b for b in (_dict(item).get("bytes") for item in items) if isinstance(b, list)]
+    lists = [b for b in (mapping(item).get("bytes") for item in items) if isinstance(b, list)]
     try:
         return tuple(bytes(b) for b in lists) if len(lists) == len(items) else None
     except (TypeError, ValueError):
         return None
-
-
-def problem_of(error: Any, document: Mapping[str, Any]) -> Problem:
-    """An error object, or whatever stands in its place."""
-    if isinstance(error, list):
-        error = {"message": json.dumps(error, default=str)[:2_000]}
-    if not isinstance(error, dict):
-        return Problem("error", message=str(error)[:2_000], provider=_name(document, "provider"))
-    metadata, availability = _dict(error.get("metadata")), _dict(error.get("availability"))
-    availability = availability or _dict(metadata.get("availability"))
-    codes = [error.get(k) for k in ("code", "http_status", "status")]
-    kind = metadata.get("error_type") or error.get("error_type") or error.get("type") or ""
-    words = [c for c in codes if isinstance(c, str) and not c.strip().lstrip("-").isdigit()]
-    detail = error.get("message") or error.get("detail") or ""
-    return Problem(
-        "error",
-        code=next((int(n) for n in (_number(c) for c in codes) if n is not None), None),
-        type=" ".join(w.lower() for w in (kind, *words) if isinstance(w, str))[:200],
-        message=f"{detail} {metadata.get('raw') or ''}"[:2_000],
-        provider=_name(metadata, "provider_name") or _name(document, "provider"),
-        limit_source=_name(metadata, "limit_source"),
-        availability=_name(availability, "code"),
-        retryable=availability["retryable"] if isinstance(availability.get("retryable"), bool) else None,
-        moderated=bool(metadata.get("reasons") or metadata.get("flagged_input")),
-        resets="resets_at" in metadata,
-        hints=_hints(error, metadata, availability))
-
-
-def _hints(error: dict[str, Any], metadata: dict[str, Any], availability: dict[str, Any]) -> dict[str, str]:
-    hints = {str(k).lower(): str(v) for k, v in _dict(metadata.get("headers")).items() if isinstance(v, str | int | float)}
-    for place in (error, metadata, availability):
-        for name in ("retry_after", "retry_after_seconds"):
-            value = place.get(name)
-            if isinstance(value, str | int | float) and not isinstance(value, bool):
-                hints["retry_after"] = str(value)
-    return hints
 
 
 def interpreted(
@@ -372,7 +258,16 @@ def interpreted(
         exchange.answer, exchange.problem = read_stream(gather, thinking)
     elif exchange.status is not None and (exchange.fault is None or exchange.status >= 300):
         exchange.answer, exchange.problem = read(exchange.body, kind, thinking, as_chat)
-    if exchange.answer is not None and not exchange.answer.generation_id and exchange.dialect == "openrouter":
-        name = cleaned(exchange.headers.get("x-generation-id", ""))
-        exchange.answer = replace(exchange.answer, generation_id=name, flags=exchange.answer.flags | {"id_missing"})
+    if exchange.answer is not None and exchange.dialect == "openrouter":
+        exchange.answer = _named(exchange.answer, exchange.headers)
     return exchange
+
+
+def _named(answer: Answer, headers: Mapping[str, str]) -> Answer:
+    """A router's reply names itself and its host; where it does not, no plan's exclusions can be held against it."""
+    if not answer.provider:
+        answer = replace(answer, flags=answer.flags | {"provider_unknown"})
+    if not answer.generation_id:
+        name = cleaned(headers.get("x-generation-id", ""))
+        answer = replace(answer, generation_id=name, flags=answer.flags | {"id_missing"})
+    return answer

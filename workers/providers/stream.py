@@ -3,11 +3,12 @@
 Only data events are progress: comments and blank lines keep a connection warm and say nothing.
 """
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+
+from workers.providers.document import load
 
 DONE = b"[DONE]"
 # Once seen, an ending is not undone by a milder one in a later chunk.
@@ -56,8 +57,8 @@ def decode(data: bytes) -> Chunk:
         return _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         try:
-            return msgspec.convert(json.loads(data.decode("utf-8", "surrogateescape"), strict=False), Chunk)
-        except (msgspec.MsgspecError, RecursionError) as error:
+            return msgspec.convert(load(data), Chunk)
+        except msgspec.MsgspecError as error:
             raise ValueError(type(error).__name__) from None
 
 

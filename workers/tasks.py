@@ -26,7 +26,7 @@ from models.store import calibrations, datasets, forecasts, sweeps
 from models.store.datasets import Dataset
 from workers.app import run_worker
 from workers.bills import Bills
-from workers.generate import Endpoint, Waiting, generate
+from workers.generate import WAITERS, Endpoint, Waiting, generate
 from workers.hands import Hands, left_by_the_dead
 from workers.ledger import Ledger
 from workers.limiter import Limiter
@@ -53,7 +53,7 @@ class Worker:
         self._endpoints: dict[str, Endpoint] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._in_flight = 0
-        self.waiting = Waiting()
+        self.waiting = Waiting(max(1, min(WAITERS, concurrency // 8)))   # of a small lane they would take all slots
         self._lag_s = 0.0
         self._calibrated_at = -CALIBRATIONS_EVERY_S
 

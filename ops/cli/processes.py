@@ -1,0 +1,81 @@
+"""One process each: worker, reaper, flower, migrate, simulator."""
+
+import os
+import signal
+from typing import Annotated
+
+import typer
+
+from models.errors import SettingsError
+from ops.cli.options import Home, app, settings_of
+
+
+@app.command(rich_help_panel="Processes")
+def worker(
+    lane: Annotated[str, typer.Argument(help="short or long")],
+    home: Home = None,
+    concurrency: Annotated[int | None, typer.Option("-c", "--concurrency", min=1, help="requests in flight [2000, 500]")] = None,
+    name: Annotated[str | None, typer.Option("-n", help="as Flower shows it [lane-pid]")] = None,
+) -> None:
+    """Run one worker process of a lane. Start as many as you like, on any machine that reaches both services."""
+    from models.states import Lane
+    from ops.logs import configure
+    from workers.tasks import work
+
+    if lane not in ("short", "long"):
+        raise SettingsError(cause=f"there is no lane {lane!r}; it is short or long")
+    settings = settings_of(home)
+    configure(settings.log_level)
+    raise typer.Exit(
+        work(settings, Lane.of(lane), concurrency or (2_000 if lane == "short" else 500), name or f"{lane}-{os.getpid()}")
+    )
+
+
+@app.command(rich_help_panel="Processes")
+def reaper(home: Home = None) -> None:
+    """Close datasets at their budget, rescue samples of dead workers, refill queues. One leads; more may stand by."""
+    import asyncio
+
+    from ops.logs import configure
+    from workers.reaper import reap
+
+    settings = settings_of(home)
+    configure(settings.log_level)
+
+    async def until_told() -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await reap(settings, stop)
+
+    asyncio.run(until_told())
+
+
+@app.command(rich_help_panel="Processes")
+def flower(home: Home = None, address: str = "127.0.0.1", read_only: bool = False) -> None:
+    """Flower with workers, tasks and queues. The user is draftmill; `status` shows the password."""
+    from ops.flower import serve
+
+    serve(settings_of(home), address=address, read_only=read_only)
+
+
+@app.command(rich_help_panel="Processes")
+def migrate(home: Home = None) -> None:
+    """Bring the database to this version's tables."""
+    from models.store.schema import migrate as upgrade
+
+    settings = settings_of(home)
+    if settings.database_url is None:
+        raise SettingsError(cause="DRAFTMILL_DATABASE_URL is not set")
+    upgrade(settings.database_url.get_secret_value())
+    typer.echo("the database is up to date")
+
+
+@app.command(rich_help_panel="Processes", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def simulator(context: typer.Context) -> None:
+    """An HTTP server that answers like OpenRouter and SGLang, with faults and a ledger of its own (for tests)."""
+    from ops.simulator.__main__ import behaviour, parser
+    from ops.simulator.app import main as serve
+
+    given = parser().parse_args(context.args)
+    serve(behaviour(given), given.host, given.port, given.ready_file)

@@ -19,7 +19,8 @@ from models.states import Lane
 from models.store import datasets, spending, totals
 from models.store.totals import DatasetTotals
 from ops import tables
-from ops.run import Fleet, follow, put_in, standing
+from ops.run import follow, put_in
+from ops.standing import Fleet, standing
 from producer.prompts import Prompt, Seen, read
 
 PILOT = 50

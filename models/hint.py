@@ -33,7 +33,7 @@ TRANSPORT_OPTIONS = {
     "health_check_interval": 25,
     "socket_keepalive": True,
     "socket_connect_timeout": 5,
-    "socket_timeout": 30,                # must exceed the blocking pop of 1 s; the default waits for ever
+    "socket_timeout": 10,                # must exceed the blocking pop of 1 s; the default waits for ever
 }
 
 

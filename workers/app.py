@@ -1,7 +1,9 @@
 """The Celery application and its worker: the one place where Celery, the pool and the transport are put together."""
 
+import logging
 import signal
 import socket
+import warnings
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import structlog
 from celery import Celery
 from celery.apps import worker as celery_worker
-from celery.platforms import EX_FAILURE, EX_OK
+from celery.platforms import EX_FAILURE, EX_OK, SecurityWarning
 from celery.signals import setup_logging
 from celery.worker import state
 
@@ -17,6 +19,7 @@ from models.errors import SettingsError
 from models.hint import TASK, Hints, broker_settings
 from models.settings import Settings
 from models.states import Lane
+from workers.events import EventBatches
 from workers.pool import AsyncTask, Life, TaskPool
 from workers.subscription import Subscription, queue
 from workers.watchdog import Watchdog
@@ -47,9 +50,19 @@ def make_app(settings: Settings, generate: Generate | None = None, life: Life | 
     app.life = life or Life()
     if generate is not None:
         app.conf.update(WORKER)
-        app.task(generate, name=TASK, base=AsyncTask)
-        app.steps["consumer"].add(Subscription)
+        app.task(_checked(generate), name=TASK, base=AsyncTask)
+        app.steps["consumer"] |= {Subscription, EventBatches}
     return app
+
+
+def _checked(generate: Generate) -> Generate:
+    """The list in Redis is open to whoever reaches Redis: a hint is three plain values or nothing."""
+    async def checked(sample_id: int, dataset: str, lane: str) -> None:
+        if type(sample_id) is int and isinstance(dataset, str) and isinstance(lane, str):
+            await generate(sample_id, dataset, lane)
+        else:
+            log.error("dropped_malformed_hint")
+    return checked
 
 
 class Worker(celery_worker.Worker):  # type: ignore[misc]
@@ -84,7 +97,7 @@ def run_worker(settings: Settings, lane: Lane, concurrency: int, name: str, gene
 
     app = make_app(settings, generate, replace(life, startup=startup, shutdown=shutdown))
     app.conf.task_queues = [queue(lane.label)]
-    setup_logging.connect(_keep_logging)
+    _quieten()
     worker = Worker(
         app=app, hostname=name if "@" in name else f"{name}@{socket.gethostname()}", pool_cls=TaskPool,
         concurrency=concurrency, task_events=True, without_gossip=True, without_mingle=True, quiet=True,
@@ -102,5 +115,13 @@ def _stop_as_failed() -> None:
     state.should_stop = EX_FAILURE
 
 
+def _quieten() -> None:
+    """Whoever starts the process has set up logging: a receiver of this signal keeps Celery from doing it again."""
+    setup_logging.connect(_keep_logging)
+    for chatty in ("celery.worker.strategy", "celery.app.trace"):   # two lines for each sample
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", category=SecurityWarning)     # of root and pickle; only JSON is accepted
+
+
 def _keep_logging(**_: Any) -> None:
-    """Whoever starts the process has set up logging; a receiver of this signal keeps Celery from doing it again."""
+    pass

@@ -11,7 +11,7 @@
                  ceiling is forgotten when calls are accepted again with hardly any in flight
     halt         bad credentials, no credit: one probe in a while, until one is answered
 
-Constants are from simulations of a capacity going 800 -> 300 -> 1,500 (docs/decisions/0003).
+Constants are from simulations of a capacity going 800 -> 300 -> 1,500 (docs/decisions/0005).
 """
 
 import math

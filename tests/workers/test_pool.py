@@ -21,11 +21,11 @@ def control(redis_url):
 
 
 def test_a_full_queue_keeps_exactly_as_many_in_flight_as_there_are_slots(crew, send, redis_url, until):
-    send(redis_url, "B1", range(400))
+    send(redis_url, "B1", range(300))
     worker = crew(redis_url, slots=50, queues=["short.B1"], seconds_each=0.3)
-    until(lambda: len(worker.ids("ended")) == 400)
+    until(lambda: len(worker.ids("ended")) == 300)
     assert max(worker.in_flight()) == 50
-    assert sorted(worker.ids("ended")) == list(range(400))
+    assert sorted(worker.ids("ended")) == list(range(300))
     assert not worker.told("confused")
 
 
@@ -38,9 +38,9 @@ def test_a_full_worker_hoards_nothing(crew, send, waiting, redis_url, until):
 
 def test_two_workers_share_a_queue_about_evenly(crew, send, redis_url, until):
     one, two = (crew(redis_url, slots=20, queues=["short.B1"], seconds_each=0.2) for _ in range(2))
-    send(redis_url, "B1", range(600))
-    until(lambda: len(one.ids("ended")) + len(two.ids("ended")) == 600)
-    assert 200 <= len(one.ids("ended")) <= 400
+    send(redis_url, "B1", range(400))
+    until(lambda: len(one.ids("ended")) + len(two.ids("ended")) == 400)
+    assert 130 <= len(one.ids("ended")) <= 270
     assert not set(one.ids("ended")) & set(two.ids("ended"))
 
 
@@ -57,7 +57,7 @@ def test_a_small_queue_is_not_starved_by_a_large_one(crew, send, redis_url, unti
 
 def test_a_stop_takes_no_more_and_lets_answers_finish(crew, send, waiting, redis_url, until):
     send(redis_url, "B1", range(40))
-    worker = crew(redis_url, slots=10, queues=["short.B1"], seconds_each=2)
+    worker = crew(redis_url, slots=10, queues=["short.B1"], seconds_each=1.5)
     until(lambda: len(worker.ids("began")) == 10)
     worker.signal(signal.SIGTERM)
     assert worker.exit_code() == 0
@@ -78,7 +78,9 @@ def test_answers_longer_than_the_grace_are_cancelled_and_may_clean_up(crew, send
     assert worker.told()[-1].what == "shutdown"
 
 
-@pytest.mark.parametrize("signals", [(signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGINT), (signal.SIGQUIT,)])
+@pytest.mark.parametrize("signals", [
+    (signal.SIGTERM, signal.SIGTERM), (signal.SIGQUIT,),
+    pytest.param((signal.SIGINT, signal.SIGINT), marks=pytest.mark.slow)])
 def test_a_second_signal_or_sigquit_does_not_wait_for_the_grace(crew, send, redis_url, until, signals):
     send(redis_url, "hold", range(10))
     worker = crew(redis_url, slots=10, queues=["short.hold"], grace_s=600)
@@ -135,26 +137,41 @@ def test_one_task_can_be_terminated_among_others(crew, send, redis_url, until, c
     assert len(worker.ids("began")) == 5
 
 
-def test_events_carry_true_runtimes(crew, send, redis_url, until):
+@pytest.fixture
+def heard(redis_url):
+    """Events as Flower hears them; a list that grows."""
     app, seen = make_app(Settings(redis_url=redis_url)), []
-
-    def listen():
-        with app.connection_for_read() as connection:
-            receiver = app.events.Receiver(connection, handlers={"task-succeeded": seen.append, "task-failed": seen.append})
-            for _ in receiver.itercapture(limit=None, timeout=60, wakeup=False):
-                if len(seen) == 3:
-                    return
-
-    listener = threading.Thread(target=listen, daemon=True)
+    connection = app.connection_for_read()
+    receiver = app.events.Receiver(connection, handlers={"*": seen.append})
+    listener = threading.Thread(target=receiver.capture, kwargs={"wakeup": False})
     listener.start()
+    yield seen
+    receiver.should_stop = True
+    listener.join(10)
+    connection.release()
+    app.close()
+
+
+def test_events_carry_true_runtimes(crew, send, redis_url, until, heard):
     worker = crew(redis_url, slots=5, queues=["short.B1", "short.raise"], seconds_each=0.7)
+    until(lambda: heard)
     send(redis_url, "B1", [1, 2])
     send(redis_url, "raise", [3])
     until(lambda: len(worker.ids("ended")) == 3)
-    until(lambda: len(seen) == 3)
-    assert sorted(event["type"] for event in seen) == ["task-failed", "task-succeeded", "task-succeeded"]
-    assert all(0.7 <= event["runtime"] < 5 for event in seen if event["type"] == "task-succeeded")
-    app.close()
+    until(lambda: Counter(e["type"] for e in heard) >= Counter({"task-succeeded": 2, "task-failed": 1}))
+    runtimes = [e["runtime"] for e in heard if e["type"] == "task-succeeded"]
+    assert len(runtimes) == 2
+    assert all(0.7 <= runtime < 5 for runtime in runtimes)
+
+
+def test_what_ends_in_the_drain_is_told_too(crew, send, redis_url, until, heard):
+    worker = crew(redis_url, slots=5, queues=["short.B1"], seconds_each=1)
+    until(lambda: heard)
+    send(redis_url, "B1", range(5))
+    until(lambda: len(worker.ids("began")) == 5)
+    worker.signal(signal.SIGTERM)
+    assert worker.exit_code() == 0
+    until(lambda: sum(e["type"] == "task-succeeded" for e in heard) == 5)
 
 
 def test_a_worker_whose_startup_fails_ends_with_an_error(crew, redis_url):

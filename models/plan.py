@@ -128,6 +128,11 @@ class DatasetPlan(Part):
     routing: Routing = Routing()
     promote: bool = True
     waste_bound: float = Field(0.5, ge=0)   # billed but not stored, as a share of the token budget
+    context_tokens: int | None = Field(None, ge=1)      # the model's; by default the profile's
+    dedup: Literal["exact", "near"] | None = None       # ask once what is asked twice
+    near: float = Field(0.8, gt=0, le=1)                # how much of two prompts' 5-word runs are the same, for dedup = near
+    decontaminate: list[Path] = []                      # files of prompts that must not be asked
+    ngram: int = Field(13, ge=1, le=100)                # words in a row that make a prompt one of those
 
     @model_validator(mode="before")
     @classmethod
@@ -209,7 +214,9 @@ def read(path: Path) -> Plan:
         raise SettingsError(cause=f"{path}: {place}: {first['msg']}") from error
     return plan.model_copy(update={
         "accounts": {n: a.model_copy(update={"api_key_file": _under(path, a.api_key_file)}) for n, a in plan.accounts.items()},
-        "datasets": {n: d.model_copy(update={"prompts": [_under(path, p) for p in d.prompts]}) for n, d in plan.datasets.items()},
+        "datasets": {n: d.model_copy(update={"prompts": [_under(path, p) for p in d.prompts],
+                                             "decontaminate": [_under(path, p) for p in d.decontaminate]})
+                     for n, d in plan.datasets.items()},
         "output_dir": _under(path, plan.output_dir),
     })
 

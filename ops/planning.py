@@ -36,6 +36,8 @@ class Flags:
     budget_mode: str | None = None
     turns: str | None = None
     run_money_budget: float | None = None
+    dedup: str | None = None
+    decontaminate: list[Path] | None = None
 
     def given(self) -> set[str]:
         return {f.name for f in fields(self) if getattr(self, f.name) is not None}
@@ -94,6 +96,8 @@ def _with_flags(dataset: DatasetPlan, flags: Flags) -> DatasetPlan:
         "money_budget_usd": flags.money_budget,
         "budget_mode": flags.budget_mode,
         "turns": flags.turns,
+        "dedup": flags.dedup,
+        "decontaminate": flags.decontaminate or None,
     }
     document.update({k: v for k, v in simple.items() if v is not None})
     document["short"] = _lane(dataset.short, flags.short_max_tokens, flags.short_concurrency)

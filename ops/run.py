@@ -36,7 +36,7 @@ def run(settings: Settings, plan: Plan, short_workers: int, long_workers: int, *
     with standing(settings, plan, fleet, console) as live:
         try:
             for result in asyncio.run(put_in(live.settings, live.plan, mix=mix)):
-                console.print(_entered(result))
+                console.print(str(result), highlight=False, soft_wrap=True)
             found = follow(live, names, console)
         except KeyboardInterrupt:
             console.print("\nstopping; answers under way may still arrive. The same command goes on from here.")
@@ -111,19 +111,13 @@ async def put_in(settings: Settings, plan: Plan, *, mix: bool = False, every: Ma
                 continue
             rejects = settings.home / "rejects" / f"{name}.jsonl"
             one_in = (every or {}).get(name, 1)
-            results.append(await enqueue(database, ids[name], name, dataset, dataset.prompts, rejects, every=one_in))
+            results.append(await enqueue(database, ids[name], name, dataset, dataset.prompts, rejects, every=one_in,
+                                         home=settings.home))
             await hint(database, hints, [name], settings.hint_window)
     finally:
         await hints.close()
         await database.dispose()
     return results
-
-
-def _entered(result: Enqueued) -> str:
-    if result.skipped:
-        return f"{result.dataset}: skipped, closed: {result.skipped}"
-    refused = f", {result.refused.total()} refused (see {result.rejects})" if result.rejects else ""
-    return f"{result.dataset}: {result.rows} prompts, {result.new} new{refused}"
 
 
 def follow(live: Standing, names: list[str], console: Console) -> list[DatasetTotals]:

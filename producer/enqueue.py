@@ -20,9 +20,10 @@ from models.errors import BrokerAway
 from models.hint import Hints
 from models.plan import DatasetPlan
 from models.states import DatasetState
-from models.store import datasets, samples
+from models.store import datasets, prompts, samples
 from models.store.samples import NewSample
 from models.window import top_up
+from producer.gate import Gate
 from producer.lanes import lane_of, max_tokens_of
 from producer.prompts import Prompt, Refusal, Rejects, Seen, read
 
@@ -44,6 +45,14 @@ class Enqueued:
     rejects: Path | None = None
     skipped: str | None = None
 
+    def __str__(self) -> str:
+        """One line for people."""
+        if self.skipped:
+            return f"{self.dataset}: skipped, closed: {self.skipped}"
+        counts = ", ".join(f"{code} {n}" for code, n in self.refused.most_common())
+        refused = f", {self.refused.total()} refused ({counts}; see {self.rejects})" if self.rejects else ""
+        return f"{self.dataset}: {self.rows} prompts, {self.new} new{refused}"
+
 
 def _samples(prompt: Prompt, plan: DatasetPlan) -> Iterator[NewSample]:
     """One for each answer that is wanted."""
@@ -55,25 +64,38 @@ def _samples(prompt: Prompt, plan: DatasetPlan) -> Iterator[NewSample]:
         yield NewSample(key, primary_id, 0, lane, max_tokens, document)
 
 
-def _accepted(found: Iterable[Prompt | Refusal], rejects: Rejects) -> Iterator[Prompt]:
+def _accepted(found: Iterable[Prompt | Refusal], file: Path, gate: Gate, rejects: Rejects) -> Iterator[Prompt]:
     for item in found:
-        if isinstance(item, Refusal):
-            rejects.write(item)
-        else:
+        refusal = item if isinstance(item, Refusal) else gate.refusal(str(file), item)
+        if refusal is not None:
+            rejects.write(refusal)
+        elif isinstance(item, Prompt):
             yield item
 
 
+async def _told(gate: Gate, engine: AsyncEngine, dataset_id: int, rejects: Rejects) -> None:
+    """The gate knows the reference prompts and what the dataset holds, so that a second reading changes nothing."""
+    for refusal in gate.learn():
+        rejects.write(refusal)
+    after = 0
+    while gate.remembers and (page := await perform(engine, prompts.page, dataset_id, after)):
+        for sample in page:
+            gate.known(sample)
+        after = page[-1].id
+
+
 async def enqueue(engine: AsyncEngine, dataset_id: int, name: str, plan: DatasetPlan, files: Sequence[Path], rejects: Path,
-                  markers: Sequence[str] = (), every: int = 1) -> Enqueued:
+                  markers: Sequence[str] = (), every: int = 1, home: Path | None = None) -> Enqueued:
     """Add every good row of `files` to the dataset. Bad rows are refused with file, line and cause; the rest goes on.
 
-    every: take one prompt in so many only. The result's rows are samples: prompts times answers.
+    every: take one prompt in so many only. home: as in Gate. The result's rows are samples: prompts times answers.
     """
     result, seen = Enqueued(name), Seen()
-    with Rejects(rejects) as refused:
+    with Rejects(rejects) as refused, Gate(plan, home) as gate:
+        await _told(gate, engine, dataset_id, refused)
         for file in files:
-            prompts = _accepted(read(file, turns=plan.turns, markers=markers, seen=seen), refused)
-            while batch := list(islice(prompts, max(1, BATCH // plan.answers))):
+            accepted = _accepted(read(file, turns=plan.turns, markers=markers, seen=seen), file, gate, refused)
+            while batch := list(islice(accepted, max(1, BATCH // plan.answers))):
                 rows = [s for n, p in enumerate(batch, result.prompts) if n % every == 0 for s in _samples(p, plan)]
                 result.prompts += len(batch)
                 result.rows += len(rows)

@@ -14,14 +14,16 @@ class Refusal:
 
     code: a label for counting: bad_json, bad_encoding, bad_unicode, bad_content, bad_row, bad_id, bad_lane, bad_max_tokens,
     bad_tools, bad_metadata, empty_conversation, no_user_turn, unsupported_role, special_token, duplicate,
-    duplicate_id_conflict, prompt_too_long, line_too_long, too_deep; of a file: empty, encoding, unreadable, format, damaged.
-    cause: one sentence that holds nothing of the row's text.
+    duplicate_id_conflict, prompt_too_long, line_too_long, too_deep; of a file: empty, encoding, unreadable, format, damaged;
+    of a prompt beside others: same_prompt, near_prompt, contaminated.
+    cause: one sentence that holds nothing of the row's text. match: the name of the other prompt, "" where there is none.
     """
 
     file: str
     line: int
     cause: str
     code: str
+    match: str = ""
 
 
 class Rejects:

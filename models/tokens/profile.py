@@ -91,6 +91,7 @@ class Profile(Part):
 
     name: str
     vocab_size: int
+    context: int | None = None          # tokens of prompt and answer together, where known
     source: list[Source]
     ids: dict[str, int]
     stop: str
@@ -130,6 +131,15 @@ def load(name_or_path: str, home: Path | None = None, tokenizers: Path | None = 
         "file": found, "found": source, "digest": digest,
         "config_file": found.with_name(source.config) if source.config else None,
         "template_text": template.read_text(encoding="utf-8") if template else None})
+
+
+def context_of(name_or_path: str) -> int | None:
+    """The model's context in tokens without looking for its vocabulary; None where nobody knows it or the profile."""
+    try:
+        file = Path(name_or_path) if name_or_path.endswith(".toml") else FOLDER / f"{name_or_path}.toml"
+        return _read(name_or_path, file).context
+    except ProfileError:
+        return None
 
 
 def sha256(file: Path) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ops.cli.options import Home, Partition, PlanFile, Prompts, app, settings_of
+from ops.cli.options import Decontaminate, Dedup, Home, Partition, PlanFile, Prompts, app, settings_of
 
 
 @app.command(rich_help_panel="The main job")
@@ -33,6 +33,8 @@ def run(
     long_workers: Annotated[int, typer.Option(min=0)] = 1,
     mix_settings: Annotated[bool, typer.Option(help="allow rows made with other settings in one dataset")] = False,
     export: Annotated[bool, typer.Option(help="write the export at the end")] = True,
+    dedup: Dedup = None,
+    decontaminate: Decontaminate = None,
 ) -> None:
     """Start everything, answer all prompts within their budgets, export, and say what came of it. Run it again to resume."""
     from ops.planning import Flags, planned
@@ -57,6 +59,8 @@ def run(
         budget_mode,
         turns,
         run_money_budget,
+        dedup,
+        decontaminate,
     )
     raise typer.Exit(run_plan(settings_of(home), planned(flags), short_workers, long_workers, mix=mix_settings, export=export))
 
@@ -103,6 +107,8 @@ def enqueue(
     short_max_tokens: int | None = None,
     long_max_tokens: int | None = None,
     mix_settings: bool = False,
+    dedup: Dedup = None,
+    decontaminate: Decontaminate = None,
 ) -> None:
     """Put prompts into the database and fill the queues; workers take them from there."""
     import asyncio
@@ -128,12 +134,11 @@ def enqueue(
         None,
         None,
         turns,
+        dedup=dedup,
+        decontaminate=decontaminate,
     )
     for result in asyncio.run(put_in(settings_of(home), planned(flags), mix=mix_settings)):
-        typer.echo(
-            f"{result.dataset}: {result.rows} rows, {result.new} new, {result.refused.total()} refused"
-            + (f" (see {result.rejects})" if result.rejects else "")
-        )
+        typer.echo(result)
 
 
 @app.command(rich_help_panel="The main job")

@@ -20,6 +20,10 @@ PlanFile = Annotated[
     Path | None, typer.Option("--plan", help="a draftmill.toml [./draftmill.toml if no prompts are named]")
 ]
 Partition = Annotated[str | None, typer.Option(help="one dataset by name, or all")]
+Dedup = Annotated[str | None, typer.Option(help="ask once what is asked twice: exact, or near for nearly the same too")]
+Decontaminate = Annotated[
+    list[Path] | None, typer.Option(help="a file of prompts that must not be asked, such as a benchmark's; may be repeated")
+]
 Home = Annotated[Path | None, typer.Option(help="where services and their data live [.draftmill]")]
 Names = Annotated[list[str] | None, typer.Argument(help="datasets; all if none is named")]
 

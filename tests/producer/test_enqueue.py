@@ -135,6 +135,44 @@ async def test_a_file_that_cannot_be_read_is_one_refusal(write, read_in, tmp_pat
     assert (result.new, sum(result.refused.values())) == (1, 1)
 
 
+async def test_what_was_asked_already_is_not_asked_again_where_that_is_wished(store, write, read_in):
+    """Told with the other prompt's name and without the text; a second reading, and one of another file, change nothing."""
+    rows = [{"id": "a", "prompt": "why is the sky blue today?"}, {"id": "b", "prompt": "why is the sky blue today?"},
+            {"id": "c", "prompt": "how?"}]
+    path = write(rows)
+    result = await read_in(path, dedup="exact")
+    assert (result.new, result.refused) == (2, {"same_prompt": 1})
+    [told] = map(json.loads, result.rejects.read_text().splitlines())
+    assert (told["line"], told["match"]) == (2, "a")
+    assert "sky" not in json.dumps(told)
+    again = await read_in(path, dedup="exact")
+    assert (again.new, again.refused) == (0, {"same_prompt": 1})
+    other = await read_in(write([{"id": "z", "prompt": "why is the sky blue today?"}], "more.jsonl"), dedup="exact")
+    assert (other.new, other.refused) == (0, {"same_prompt": 1})
+    assert sorted(s.key for s in await samples(store)) == ["a", "c"]
+
+
+async def test_near_duplicates_and_prompts_of_a_benchmark_cost_nothing(store, write, read_in):
+    words = [f"word{n}" for n in range(80)]
+    bench = write([{"prompt": "the benchmark asks " + " ".join(f"term{n}" for n in range(30))}], "bench.jsonl")
+    path = write([{"id": "a", "prompt": " ".join(words)}, {"id": "b", "prompt": " ".join(words) + " please"},
+                  {"id": "c", "prompt": "do this: " + " ".join(f"term{n}" for n in range(13))}, {"id": "d", "prompt": "fine"}])
+    result = await read_in(path, dedup="near", decontaminate=[bench])
+    assert (result.new, result.refused) == (2, {"near_prompt": 1, "contaminated": 1})
+    assert [json.loads(line)["match"] for line in result.rejects.read_text().splitlines()] == ["a", "bench.jsonl:1"]
+    assert sorted(s.key for s in await samples(store)) == ["a", "d"]
+
+
+async def test_what_cannot_fit_the_models_context_is_refused_with_its_numbers(store, write, read_in):
+    path = write([{"prompt": "x " * 20_000}, {"prompt": "why?"}, {"prompt": "x " * 20_000, "max_tokens": 1}])
+    result = await read_in(path, context_tokens=8_090)
+    assert (result.new, result.refused) == (2, {"prompt_too_long": 1})      # 8,000 tokens by size, and 100 of answer
+    [told] = map(json.loads, result.rejects.read_text().splitlines())
+    assert (told["line"], told["cause"]) == (
+        1, "about 8000 prompt tokens and up to 100 of answer pass the model's context of 8090")
+    assert (await read_in(write([{"prompt": "x" * 1_400_000}]), profile="kimi-k2.5")).refused == {"prompt_too_long": 1}
+
+
 async def test_compressed_files_are_read(write, read_in):
     assert (await read_in(write([{"prompt": f"q{n}"} for n in range(10)], "B1.jsonl.gz"))).new == 10
 

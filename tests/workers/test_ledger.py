@@ -340,7 +340,7 @@ async def test_what_a_killed_worker_had_in_its_spool_is_settled_by_the_next(stor
     taken = await asyncio.gather(*(first.claim(i, "home") for i in ids))
     proxy.cut()
     settling = [asyncio.create_task(first.settle(done(c))) for c in taken]
-    await until(lambda: first._spool.waiting == 150)
+    await until(lambda: first._spool.waiting == 150 and not first._spool._writing.locked())    # and all of it is on the disk
     for task in [*first._tasks, *settling]:
         task.cancel()                                       # as by kill -9: nothing is tidied up
     path = first._spool.path

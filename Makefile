@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 SEED ?= 1
+# Each process has services of its own; what one module shares stays in one process.
+PYTEST = $(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile
 
 .PHONY: setup run test test-slow test-full check bench tokens-bench faults trainers clean
 
@@ -18,10 +20,10 @@ run: setup  ## the main job on examples/, with a real small engine: rows, export
 	$(BIN)/draftmill run --plan examples/draftmill.toml
 
 test: setup  ## the default suite
-	$(BIN)/pytest
+	$(PYTEST)
 
 test-slow: setup  ## what takes minutes; CI runs it too
-	$(BIN)/pytest -m 'slow and not full'
+	$(PYTEST) -m 'slow and not full'
 
 test-full: setup  ## whole runs of full size: quarter of an hour on two quiet cores
 	$(BIN)/pytest -m full

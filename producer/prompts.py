@@ -104,12 +104,12 @@ def _prompt(record: Record, turns: Turns, max_chars: int, marker: re.Pattern[str
     row = record.value
     if not isinstance(row, dict):
         raise Malformed("bad_row", "the row is not a JSON object")
-    given = _id(row.get("id"))
+    given = id_of(row.get("id"))
     messages, later = _cut(conversation(row), turns)
     tools = tools_of(row.get("tools"))
-    metadata = _metadata(row.get("metadata"))
-    content = _encoded([messages, later, tools])
-    _encoded(metadata)
+    metadata = metadata_of(row.get("metadata"))
+    content = encoded([messages, later, tools])
+    encoded(metadata)
     lane, max_tokens = _lane(row.get("lane")), _max_tokens(row.get("max_tokens"))
     if marker is not None and (found := marker.search(content.decode())):
         raise Malformed("special_token", f"the text holds the model's control token {found[0]!r}")
@@ -134,7 +134,7 @@ def _cut(messages: list[Message], turns: Turns) -> tuple[list[Message], list[Mes
     return messages[:end], messages[end:] if turns == "all" else []
 
 
-def _encoded(value: object) -> bytes:
+def encoded(value: object) -> bytes:
     """Canonical JSON, or Malformed for what JSON or UTF-8 cannot hold (a Parquet date, half of a surrogate pair)."""
     if _depth(value) > MAX_DEPTH:
         raise Malformed("too_deep", f"tools or metadata have more than {MAX_DEPTH} levels")
@@ -146,7 +146,7 @@ def _encoded(value: object) -> bytes:
         raise Malformed("bad_row", "tools or metadata hold a value that JSON does not have") from error
 
 
-def _id(value: object) -> str | None:
+def id_of(value: object) -> str | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, str | int):
@@ -154,7 +154,7 @@ def _id(value: object) -> str | None:
     text = str(value)
     if not 1 <= len(text) <= 200 or CONTROL.search(text):
         raise Malformed("bad_id", "an id has 1 to 200 characters and no control characters")
-    _encoded(text)
+    encoded(text)
     return text
 
 
@@ -172,7 +172,7 @@ def _max_tokens(value: object) -> int | None:
     return value
 
 
-def _metadata(value: object) -> dict[str, Any]:
+def metadata_of(value: object) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):

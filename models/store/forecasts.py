@@ -26,7 +26,7 @@ order by id for no key update skip locked""")
 _SEEN = text("""
 with newest as materialized (
   select lane, action, completion_tokens as tokens, cost_nusd, date_part('epoch', ended_at - started_at) as seconds
-  from attempt where dataset_id = :p_dataset and ended_at is not null
+  from attempt where dataset_id = :p_dataset and ended_at is not null and code is distinct from 'imported'
     and (completion_tokens > 0 or action in ('release', 'rescue'))
   order by ended_at desc limit :p_newest),
 lanes as materialized (

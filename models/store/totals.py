@@ -80,7 +80,8 @@ select dataset_id, coalesce(reason, '?') as code, count(*) as n from sample wher
 _RUNNING = text("select dataset_id, lane, count(*) as n from attempt where ended_at is null group by 1, 2")
 _RATE = text("""
 select a.dataset_id, sum(a.completion_tokens) / 60.0 as rate from attempt a, dataset d
-where a.dataset_id = d.id and a.ended_at > clock_timestamp() - interval '60 s' and a.action = 'done' group by 1""")
+where a.dataset_id = d.id and a.ended_at > clock_timestamp() - interval '60 s' and a.action = 'done'
+  and a.code <> 'imported' group by 1""")
 
 
 def datasets(connection: Connection, names: list[str] | None = None) -> list[DatasetTotals]:

@@ -1,11 +1,11 @@
-"""Stored rows: export, calibrate, regrade, verify, audit."""
+"""Stored rows: export, import, calibrate, regrade, verify, audit."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ops.cli.options import Home, Names, app, engine_of, settings_of
+from ops.cli.options import Home, Names, PlanFile, app, engine_of, settings_of
 
 
 @app.command(rich_help_panel="Rows")
@@ -26,6 +26,26 @@ def export(
         engine_of(settings), datasets or [], output_dir, to or ["tokens"], grade, val, mask_end, settings.home
     ):
         typer.echo(summary)
+
+
+@app.command("import", rich_help_panel="Rows")
+def import_(
+    dataset: Annotated[str, typer.Argument(help="made from the plan, or from --profile and --model, if it is not there")],
+    files: Annotated[list[Path], typer.Argument(help="answers made elsewhere: raw responses, conversations, token rows")],
+    plan: PlanFile = None,
+    home: Home = None,
+    profile: str | None = None,
+    model: str | None = None,
+) -> None:
+    """Take in answers of former runs. A run then asks only for what is missing; importing again changes nothing."""
+    from models import plan as plans
+    from ops.importing import import_files, plan_of
+    from ops.planning import DEFAULT_FILE
+
+    settings = settings_of(home)
+    file = plan or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
+    given = plan_of(dataset, model, profile) if model and profile else plans.read(file) if file else None
+    typer.echo(import_files(engine_of(settings), dataset, files, settings.home, given))
 
 
 @app.command(rich_help_panel="Rows")

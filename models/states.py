@@ -9,6 +9,8 @@ failed ---------->  queued  ----------------------------->  running --- done ---
    |                   |     rescue of a dead worker           |
    +-------------------------------- drop(reason) -------------+
 
+An import of an answer made elsewhere takes queued and failed samples to done.
+
 `store` writes these numbers; nothing else may.
 """
 

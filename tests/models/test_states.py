@@ -13,11 +13,12 @@ def test_only_a_claim_makes_a_sample_run():
 
 def test_a_running_sample_ends_by_every_event_of_a_settlement_and_by_no_other():
     ends = {event for before, event in TRANSITIONS if before is State.RUNNING}
-    assert ends == set(Event) - {Event.CLAIM, Event.REQUEUE}
+    assert ends == set(Event) - {Event.CLAIM, Event.REQUEUE, Event.IMPORT}
 
 
 def test_only_a_person_brings_an_ended_sample_back():
-    assert {event for before, event in TRANSITIONS if before in (State.DONE, State.FAILED)} == {Event.REQUEUE}
+    assert {event for before, event in TRANSITIONS if before in (State.DONE, State.FAILED)} == {
+        Event.REQUEUE, Event.IMPORT}
 
 
 def test_every_state_is_reached_and_left():

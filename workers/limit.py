@@ -4,8 +4,8 @@
     refusal      what is in flight at a refusal is the capacity: that is the ceiling, and the limit is 0.8 of it
     growth       limit = ceiling * (1 + 0.2 * ((s - 8) / 8)^3), s = seconds at the limit since the cut (CUBIC): back at the
                  ceiling after 8 s, above it ever faster after 16 s
-    noise        hosts behind a router refuse some calls at any load: what is refused below the ceiling is usual, and only
-                 more than usual is a capacity or an outage
+    noise        hosts behind a router refuse some calls at any load. So one refusal is a cut only close to the ceiling, and only
+                 where none came and went below it lately; else it takes PATIENCE more of them than LEAK of the accepted
     queue        an engine that never refuses: over 3% of the calls waiting is a refusal of those that wait
     outage       failures without a single accepted call: one probe at a time, ever rarer. What they seem to teach about the
                  ceiling is forgotten when calls are accepted again with hardly any in flight
@@ -14,7 +14,6 @@
 Constants are from simulations of a capacity going 800 -> 300 -> 1,500 (docs/decisions/0005).
 """
 
-import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,14 +32,13 @@ SPELL_S = 5.0         # ... and cuts closer than this are of one cause
 QUEUED = 0.03
 QUEUE_CUT_EVERY_S = 4.0
 PROBE_EVERY_S = 0.25
-LONGEST_PAUSE_S = 5.0
+LONGEST_PAUSE_S = 3.0
 OUTAGE = 0.25         # a ceiling below this share of the limit before was not taught by load ...
 FORGET_EVERY_S = 60.0  # ... unless it comes back soon
-FEW, MOSTLY = 10, 0.5          # an outage is when most of so many calls fail ...
-MANY, HUM = 200, 0.02          # ... or any, where hardly one in so many did
-FATES = 20                     # so many calls tell the present share of refusals, and the usual one ...
-BELOW, SETTLED_S = 0.95, 1.0   # ... as seen below the ceiling, when calls begun after the last cut are accepted ...
-LOUDEST = 0.25                 # ... and never taken for more than this
+LEAK, PATIENCE, FULL = 0.34, 4.0, 8.0   # failures run out of their bucket as calls are accepted
+NEAR = 0.9            # of the ceiling
+MANY, HUM = 200, 0.004          # more than this share of so many calls came and went without being a capacity
+SETTLED_S = 1.0       # calls begun so soon after a cut may still belong to it
 
 
 @dataclass(slots=True)
@@ -83,6 +81,11 @@ class Report:
         self.failed_age_s = min(self.failed_age_s, age_s)
 
 
+def _poured(level: float, bad: int, good: int) -> float:
+    """A leaky bucket of failures. One that has just come is in it, however many went well."""
+    return max(float(bad > 0), level + bad - LEAK * good)
+
+
 class Share(msgspec.Struct, array_like=True):
     """One worker's part. Forgotten at `until`."""
 
@@ -105,13 +108,13 @@ class Limit(msgspec.Struct, omit_defaults=True):
     streak: int = 0               # failures in a row, each begun when the one before was known
     bad_at: float = 0.0
     failing_since: float = 0.0    # when the streak began
-    hum: float = 0.0              # ... and of many, outages left out
-    eased_at: float = 0.0         # when the youngest call that was accepted began
     before: tuple[float, float] = (0.0, 0.0)   # limit and ceiling before this spell of cuts
     forgot_at: float = -FORGET_EVERY_S
-    refusals: float = 0.0         # share of the last calls that were refused ...
-    failures: float = 0.0         # share of the last few that were refused or broke
-    usual: float = 0.0            # ... and the share below the ceiling: hosts behind a router refuse some at any load
+    refusals: float = 0.0         # refused since the last cut, less a part of those accepted
+    failures: float = 0.0         # refused or broken, less a part of those accepted
+    suspects: int = 0             # refused since `refusals` was 0 ...
+    fates: int = 0                # ... of so many calls
+    usual: float = 0.0            # share of the calls that are refused though the account is not full
     closed_until: float = 0.0
     probed_at: float = 0.0
     halted: str = ""
@@ -191,37 +194,29 @@ class Limit(msgspec.Struct, omit_defaults=True):
             if self.streak > 1 and self.cut_at >= self.failing_since:
                 self._forget(now)
             self.streak = 0
-        elif report.refused + report.broken and now - report.failed_age_s > self.bad_at and self._fails():
+        elif report.refused + report.broken and now - report.failed_age_s > self.bad_at and self.failures >= PATIENCE:
             self.failing_since = self.failing_since if self.streak else now
             self.streak, self.bad_at = self.streak + 1, now
             if self.streak > 1:
                 self.closed_until = now + min(LONGEST_PAUSE_S, 2.0 ** min(self.streak - 2, 10)) * (0.75 + 0.5 * chance())
 
-    def _fails(self) -> bool:
-        """Failures come one after the other where some calls always fail: that alone is no outage."""
-        return self.failures >= (MOSTLY if self.hum >= HUM else 0.0)
-
     def _count(self, report: Report, now: float) -> None:
-        failed = report.refused + report.broken
-        if report.accepted + failed:
-            if self.failures < MOSTLY:
-                kept = (1 - 1 / MANY) ** (report.accepted + failed)
-                self.hum = kept * self.hum + (1 - kept) * failed / (report.accepted + failed)
-            kept = (1 - 1 / FEW) ** (report.accepted + failed)
-            self.failures = kept * self.failures + (1 - kept) * failed / (report.accepted + failed)
-        n = report.accepted + report.refused
-        if n:
-            share, kept = report.refused / n, (1 - 1 / FATES) ** n
-            self.refusals = kept * self.refusals + (1 - kept) * share
-            if report.accepted:
-                self.eased_at = max(self.eased_at, now - report.accepted_age_s)
-            if self.refusals < LOUDEST and self.in_flight < BELOW * self.ceiling and self.eased_at > self.cut_at + SETTLED_S:
-                self.usual = kept * self.usual + (1 - kept) * share
+        began = now - report.failed_age_s
+        fresh = report.refused if began > self.cut_at else 0
+        self.failures = min(FULL, _poured(self.failures, report.refused + report.broken, report.accepted))
+        self.refusals = _poured(self.refusals, fresh, report.accepted)
+        self.suspects += fresh if began > self.cut_at + SETTLED_S else 0
+        self.fates += report.accepted + fresh
+        if not self.refusals:       # they came and went: they told nothing of the capacity
+            kept = (1 - 1 / MANY) ** self.fates
+            self.usual = kept * self.usual + (1 - kept) * self.suspects / max(1, self.fates)
+            self.suspects = self.fates = 0
 
     @property
-    def _noise(self) -> float:
-        """Only more refusals than usual are a capacity: four deviations of what the last calls would show by chance."""
-        return min(LOUDEST, self.usual + 4 * math.sqrt(self.usual / (2 * FATES)))
+    def _patience(self) -> float:
+        """How many refusals are a capacity."""
+        at_the_ceiling = self.in_flight >= NEAR * self.ceiling > 0 and self.usual < HUM
+        return 1.0 if at_the_ceiling or self.streak > 1 else PATIENCE
 
     def _forget(self, now: float) -> None:
         if self.ceiling < OUTAGE * self.before[0] and now - self.forgot_at > FORGET_EVERY_S:
@@ -230,14 +225,14 @@ class Limit(msgspec.Struct, omit_defaults=True):
 
     def _adapt(self, report: Report, now: float, passed_s: float) -> None:
         total, queued = self.in_flight, sum(share.queued for share in self.workers.values())
-        refused = report.refused > 0 and self.refusals >= self._noise
-        if refused and now - self.cut_at >= CUT_EVERY_S:
+        recently = now - self.cut_at < CUT_EVERY_S
+        if report.refused and not recently and now - report.failed_age_s > self.cut_at and self.refusals >= self._patience:
             self._cut(total, now)
-        elif refused:          # it was in flight at the cut, and was no capacity
+        elif report.refused and recently:          # it was in flight at the cut, and was no capacity
             self._lower(self.ceiling - report.refused)
         elif queued > max(2.0, QUEUED * total) and now - self.cut_at >= QUEUE_CUT_EVERY_S:
             self._cut(total - queued, now)
-        elif not report.refused + report.broken and self.streak < 2 and total >= USED * self.limit - 1:
+        elif self.streak < 2 and total >= USED * self.limit - 1:
             self._grow(passed_s)
         self.limit = max(1.0, min(self.limit, self.most))
 
@@ -245,6 +240,7 @@ class Limit(msgspec.Struct, omit_defaults=True):
         if self.streak < 2 and now - self.cut_at > SPELL_S:
             self.before = self.limit, self.ceiling
         self.used_s, self.cut_at, self.paced = 0.0, now, True
+        self.refusals, self.suspects, self.fates = 0.0, 0, 0
         self._lower(capacity)
 
     def _lower(self, capacity: float) -> None:
@@ -271,7 +267,7 @@ class Limit(msgspec.Struct, omit_defaults=True):
         every_s = self.probe_every_s if self.halted else PROBE_EVERY_S
         if not report.want or now < self.closed_until or now - self.probed_at < every_s:
             return 0
-        if not self.halted and self.in_flight + 1 > self.limit:
+        if not self.halted and self.in_flight + 1 > (max(self.limit, self.ceiling) if self.fixed is None else self.fixed):
             return 0
         self.probed_at = now
         return 1

@@ -66,7 +66,8 @@ class Simulation:
         report.in_flight, report.want, report.queued = worker.in_flight, worker.slots - worker.in_flight, worker.queued
         grant = self.limit.step(report, self.now, self.chance.random)
         if grant:
-            self.worst = max(self.worst, self.limit.in_flight / max(1.0, self.limit.limit))
+            allowed = self.limit.ceiling if self.limit.streak > 1 else self.limit.limit
+            self.worst = max(self.worst, self.limit.in_flight / max(1.0, allowed))
         worker.report = Report(worker.name, 0, 0)
         for _ in range(grant):
             self.call(worker)
@@ -155,7 +156,7 @@ def test_a_capacity_that_falls_and_rises_is_found_and_used(workers, seed):
     run = Simulation(Account(falls_and_rises), workers, seed).run(360)
     drained, steady = run.fallen(120)
     assert run.reached(0.85, since=0) <= 30
-    assert steady <= drained + 15
+    assert steady <= drained + 10
     assert run.reached(0.85, since=240) <= 30
     assert min(run.used(40, 120), run.used(170, 240), run.used(285, 360)) >= 0.95
     assert run.refused() <= 0.02
@@ -199,11 +200,19 @@ def test_a_lasting_fall_far_below_is_not_taken_for_an_outage_twice():
 
 
 @pytest.mark.parametrize("lasts_s", [(5.0, 60.0), (0.5, 2.0)])
-@pytest.mark.parametrize(("unlucky", "noise", "least"), [("refused", 0.05, 150), ("broken", 0.15, 550)])
-def test_a_few_failures_at_any_load_are_no_capacity_and_no_outage(lasts_s, unlucky, noise, least):
-    run = Simulation(Account(lambda t: 800, lasts_s=lasts_s, noise=noise, unlucky=unlucky), 4, slots=600).run(300)
+@pytest.mark.parametrize(("unlucky", "noise"), [("refused", 0.02), ("refused", 0.05), ("broken", 0.15)])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_few_failures_at_any_load_are_no_capacity_and_no_outage(lasts_s, unlucky, noise, seed):
+    run = Simulation(Account(lambda t: 800, lasts_s=lasts_s, noise=noise, unlucky=unlucky), 4, seed, slots=600).run(300)
     running = [n for t, n in run.useful if t >= 100]
-    assert sum(running) / len(running) >= least
+    assert sum(running) / len(running) >= 540
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_capacity_is_found_among_such_failures_too(seed):
+    run = Simulation(Account(lambda t: 400, noise=0.05), 4, seed).run(300)
+    assert run.used(100, 300) >= 0.9
+    assert run.refused(100, 300) <= 0.05 + 0.07
 
 
 # one rule at a time
@@ -226,14 +235,32 @@ def test_a_limit_that_is_not_used_does_not_grow():
 
 def test_a_refusal_while_little_is_in_flight_is_the_capacity_all_the_same():
     known = a_limit(limit=800.0)
-    known.step(Report("w", in_flight=300, refused=3, failed_age_s=0.1), 100.1)
+    known.step(Report("w", in_flight=300, refused=4, failed_age_s=0.1), 100.1)
     assert (known.ceiling, known.limit) == (300, 240)
+
+
+def test_one_refusal_is_the_capacity_close_to_the_ceiling_alone():
+    low, near = a_limit(limit=750.0, ceiling=800.0), a_limit(limit=750.0, ceiling=800.0)
+    low.step(Report("w", in_flight=700, refused=1, failed_age_s=0.1), 100.1)
+    near.step(Report("w", in_flight=740, refused=1, failed_age_s=0.1), 100.1)
+    assert (low.ceiling, near.ceiling) == (800, 740)
+
+
+def test_refusals_that_came_and_went_below_the_ceiling_make_the_next_one_at_it_no_capacity():
+    known = a_limit(limit=750.0, ceiling=800.0)
+    for n in range(4):
+        known.step(Report("w", in_flight=700, accepted=40, accepted_age_s=2.0, refused=1, failed_age_s=0.1), 101 + n)
+        known.step(Report("w", in_flight=700, accepted=40, accepted_age_s=2.0), 101.5 + n)
+    known.step(Report("w", in_flight=740, refused=1, failed_age_s=0.1), 105.0)
+    assert known.ceiling == 800
+    known.step(Report("w", in_flight=740, refused=3, failed_age_s=0.1), 105.2)
+    assert known.ceiling == 740
 
 
 def test_a_broken_reply_is_no_refusal():
     known = a_limit(limit=800.0, ceiling=900.0)
     known.step(Report("w", in_flight=700, broken=3, failed_age_s=0.1), 100.1)
-    assert (known.ceiling, known.limit) == (900, 800)
+    assert (known.ceiling, known.cut_at) == (900, 0)
 
 
 def test_failures_of_calls_begun_before_the_last_failure_are_one_failure():
@@ -253,8 +280,8 @@ def test_an_outage_is_probed_by_one_call_at_a_time_ever_more_rarely():
             probes += [now] * granted
     pauses = [b - a for a, b in itertools.pairwise(probes)]
     assert max(pauses) <= 6.0
-    assert pauses[-1] >= 4.0
-    assert len(probes) < 60
+    assert pauses[-1] >= 2.0
+    assert len(probes) < 80
 
 
 def test_a_worker_not_heard_of_gives_up_its_slots():

@@ -151,7 +151,7 @@ async def test_a_refusal_is_the_capacity(redis, clock, samples):
     limiter = a_limiter(redis, clock, most=100, start=100)
     samples(limiter, 79)
     await synced(clock, limiter, seconds=1)
-    samples(limiter, 1, lambda: at_once(Outcome.REFUSED))
+    samples(limiter, 4, lambda: at_once(Outcome.REFUSED))
     await synced(clock, limiter, seconds=0.6)
     assert limiter.state()["ceiling"] == 79
     assert 63 <= limiter.state()["limit"] <= 65
@@ -242,7 +242,7 @@ async def test_an_emptied_redis_forgets_no_ceiling(redis, clock, samples):
     limiter = a_limiter(redis, clock, most=100, start=100)
     samples(limiter, 79)
     await synced(clock, limiter, seconds=1)
-    samples(limiter, 1, lambda: at_once(Outcome.REFUSED))
+    samples(limiter, 4, lambda: at_once(Outcome.REFUSED))
     await synced(clock, limiter, seconds=0.6)
     await redis.flushall()
     await redis.script_flush()

@@ -49,8 +49,12 @@ def snooze(case: Case, code: str, scope: Scope, at_least_s: float = 1.0) -> Verd
     if case.hint_s is None:
         longest = min(60.0, max(4.0, 2 * at_least_s) * 2.0 ** min(case.history.snoozed, 6))
         return Verdict(Action.SNOOZE, code, scope, (at_least_s, longest))
-    low = max(case.hint_s, 1.0)
-    return Verdict(Action.SNOOZE, code, scope, (low, low * 1.2 + 1.0))
+    return Verdict(Action.SNOOZE, code, scope, _spread(case.hint_s))
+
+
+def _spread(hint_s: float) -> tuple[float, float]:
+    low = min(max(hint_s, 1.0), LONGEST_WAIT_S)
+    return low, min(low * 1.2 + 1.0, LONGEST_WAIT_S)
 
 
 def halt(code: str, scope: Scope = Scope.ACCOUNT) -> Verdict:
@@ -64,8 +68,7 @@ def drop(case: Case, code: str) -> Verdict:
 def _limited(case: Case) -> Verdict:
     scope = Scope.ACCOUNT if case.names_own_limit else Scope.PROVIDER
     if case.hint_s is not None and case.hint_s > PAUSE_FROM_S:
-        low = min(case.hint_s, LONGEST_WAIT_S)
-        return Verdict(Action.SNOOZE, "rate_limited_long", scope, (low, min(low * 1.05, LONGEST_WAIT_S)))
+        return Verdict(Action.SNOOZE, "rate_limited_long", scope, _spread(case.hint_s))
     return snooze(case, "rate_limited", scope)
 
 

@@ -75,7 +75,9 @@ class Events:
             return
         buffer = b"".join(self._rest)
         held = buffer.endswith(b"\r")   # its LF may be in the next chunk
-        lines = (buffer[:-1] if held else buffer).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        if b"\r" in buffer:
+            buffer = (buffer[:-1] if held else buffer).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        lines = buffer.split(b"\n")
         self._rest = [lines.pop() + (b"\r" if held else b"")]
         for line in lines:
             yield from self._line(line)
@@ -115,11 +117,12 @@ class Gather:
         self._native = ""
         self._choice_error: Any = None
         self._head: dict[str, Any] = {}
+        self._unnamed = ["id", "model", "provider", "prompt_token_ids"]
         self._extra = False
 
     def add(self, data: bytes, cut: bool = False) -> None:
         """`cut`: the stream ended inside this event, so half a chunk is a loss of the stream and not a broken chunk."""
-        if self.done or not data.strip():
+        if self.done or not data or data.isspace():
             return
         self.events += 1
         if data.strip() == DONE:
@@ -134,10 +137,15 @@ class Gather:
                 self._chunk(chunk)
 
     def _chunk(self, chunk: Chunk) -> None:
-        for name in ("id", "model", "provider", "usage", "error", "prompt_token_ids"):
+        if chunk.usage is not None:
+            self._head["usage"] = chunk.usage
+        if chunk.error is not None:
+            self._head["error"] = chunk.error
+        for name in self._unnamed:      # empty after the first chunk or two: this is the hot path of 100,000 events a second
             value = getattr(chunk, name)
-            if value is not None and (name in ("usage", "error") or name not in self._head):
+            if value is not None:
                 self._head[name] = value
+                self._unnamed = [n for n in self._unnamed if n not in self._head]
         for piece in chunk.choices or ():
             if piece.index == 0:
                 self._piece(piece)
@@ -161,10 +169,14 @@ class Gather:
             self._native = piece.native_finish_reason or ""
 
     def _delta(self, delta: Delta) -> None:
-        for name, texts in self._texts.items():
-            text = getattr(delta, name)
-            if text:
-                texts.append(text)
+        if delta.content:
+            self._texts["content"].append(delta.content)
+        if delta.reasoning:
+            self._texts["reasoning"].append(delta.reasoning)
+        if delta.reasoning_content:
+            self._texts["reasoning_content"].append(delta.reasoning_content)
+        if delta.refusal:
+            self._texts["refusal"].append(delta.refusal)
         if isinstance(delta.reasoning_details, list):
             self._details += delta.reasoning_details
         if isinstance(delta.tool_calls, list):

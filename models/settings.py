@@ -1,21 +1,24 @@
 """The one reader of the environment.
 
 Every process asks `load()` once and passes what it needs on. URLs of services come from DRAFTMILL_DATABASE_URL and
-DRAFTMILL_REDIS_URL, else from what `draftmill up` left in `.draftmill/services.json`.
+DRAFTMILL_REDIS_URL, else from what `draftmill up` left in `.draftmill/services.json`. A secret `X` may stand in a file
+instead: DRAFTMILL_X_FILE; passwords of URLs that hold none in DRAFTMILL_DATABASE_PASSWORD_FILE and DRAFTMILL_REDIS_PASSWORD_FILE.
 """
 
 import json
 import os
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlsplit
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from models.errors import SettingsError
 from models.plan import Account
 
 SERVICES = "services.json"
+SECRETS = ("database_url", "redis_url", "flower_password", "metrics_token")
 
 
 class Settings(BaseSettings):
@@ -28,6 +31,7 @@ class Settings(BaseSettings):
     redis_url: SecretStr | None = None
     flower_password: SecretStr | None = None
     flower_port: int = 5555
+    metrics_token: SecretStr | None = None         # what a scraper from another machine must show
     api_key: SecretStr | None = None
     api_key_file: Path | None = None
     log_level: str = "INFO"
@@ -46,6 +50,21 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return init_settings, env_settings
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_files(cls, given: Any) -> Any:
+        """Secrets that stand in files, as containers are given them."""
+        found = dict(given)
+        for name in SECRETS:
+            if not found.get(name) and (file := os.environ.get(f"DRAFTMILL_{name.upper()}_FILE")):
+                found[name] = _first_line(Path(file))
+        for name in ("database", "redis"):
+            file, url = os.environ.get(f"DRAFTMILL_{name.upper()}_PASSWORD_FILE"), found.get(f"{name}_url")
+            if file and url:
+                plain = url.get_secret_value() if isinstance(url, SecretStr) else str(url)
+                found[f"{name}_url"] = _with_password(plain, _first_line(Path(file)))
+        return found
 
     def key_of(self, name: str, account: Account) -> SecretStr | None:
         """The account's key, read anew at each call so that a replaced file takes effect. White space around it is dropped.
@@ -75,6 +94,22 @@ def _read_key(file: Path) -> SecretStr:
     if not key or not key.isascii() or any(c.isspace() for c in key):
         raise SettingsError(cause=f"the key file {file} must hold one key of printable ASCII")
     return SecretStr(key)
+
+
+def _first_line(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(cause=f"the file {file} cannot be read: {type(error).__name__}") from None
+
+
+def _with_password(url: str, password: str) -> str:
+    """The URL as it is where it holds a password already."""
+    parts = urlsplit(url)
+    if parts.password or not parts.hostname:
+        return url
+    host = parts.netloc.rpartition("@")[2]
+    return parts._replace(netloc=f"{parts.username or ''}:{quote(password, safe='')}@{host}").geturl()
 
 
 def load(**overrides: Any) -> Settings:

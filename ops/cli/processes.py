@@ -1,4 +1,4 @@
-"""One process each: worker, reaper, flower, migrate, simulator."""
+"""One process each: worker, reaper, flower, metrics, migrate, simulator."""
 
 import os
 import signal
@@ -57,6 +57,25 @@ def flower(home: Home = None, address: str = "127.0.0.1", read_only: bool = Fals
     from ops.flower import serve
 
     serve(settings_of(home), address=address, read_only=read_only)
+
+
+@app.command(rich_help_panel="Processes")
+def metrics(
+    home: Home = None,
+    address: str = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65_535)] = 9464,
+    once: Annotated[bool, typer.Option("--once", help="print them and end")] = False,
+) -> None:
+    """Serve /metrics for Prometheus. Beyond the loopback a scraper must show DRAFTMILL_METRICS_TOKEN as a bearer token."""
+    from ops.metrics import Meter, serve
+
+    settings = settings_of(home)
+    if once:
+        typer.echo(Meter(settings).exposition().decode(), nl=False)
+        return
+    server = serve(settings, address, port)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    server.serve_forever()
 
 
 @app.command(rich_help_panel="Processes")

@@ -10,6 +10,7 @@ from collections.abc import Container, Iterator
 
 from models.answer import Answer, ToolCall
 from workers.providers.base import Ask
+from workers.providers.pieces import pieces
 from workers.providers.reading import END_OF_TURN
 
 MARKER = re.compile(r"<\|[A-Za-z0-9_]{2,40}\|>|<｜[^｜]{2,40}｜>|<(?:end|start)_of_turn>|\[(?:EOS|BOS|EOT|PAD)\]|</?think>")
@@ -18,8 +19,7 @@ OPENING = r"(?:<\|(?:im_|start_header|start\|)[a-z_]*|<start_of_turn>|<｜(?:Use
 NEXT_TURN = re.compile("(?:" + "|".join(map(re.escape, END_OF_TURN)) + r")\s*" + OPENING)
 NATIVE_ID = re.compile(r"functions\.[^:\s<>|]+:\d+")
 LOSSY = re.compile("[\ud800-\udfff\ufffd]")
-# Pieces that no merge crosses: a word with the sign before it, a run of digits, a run of signs.
-PIECE = re.compile(r"[!-/:-@\[-`{-~]?[A-Za-z\u0080-\U0010ffff]+|[0-9]+|[!-/:-@\[-`{-~]+")
+HINTS = ("<|", "<｜", "_of_turn>", "[E", "[BOS", "[PAD", "think>", "</s>")   # one is in every marker
 SPECIALS = 4                  # tokens that may be billed and leave no text: think markers, end of turn
 LOOP_WINDOW, LOOP_RATIO = 8_192, 10.0
 PROMPT_SLACK = 0.10, 8        # relative, absolute
@@ -31,7 +31,7 @@ def oddities(ask: Ask, answer: Answer, truncated: bool, seen: Container[str] = (
     text = answer.content + (answer.reasoning or "")
     if "\x00" in text:
         yield "has_nul"
-    if LOSSY.search(text):
+    if not text.isascii() and LOSSY.search(text):
         yield "lossy_text"
     if not said(answer):
         yield "no_answer"
@@ -52,7 +52,13 @@ def said(answer: Answer) -> bool:
     return bool(answer.content.strip() or answer.tool_calls)
 
 
+def _may_hold_markers(text: str) -> bool:
+    return ("<" in text or "[" in text) and any(hint in text for hint in HINTS)
+
+
 def _markers(answer: Answer) -> Iterator[str]:
+    if not _may_hold_markers(answer.content) and not _may_hold_markers(answer.reasoning or ""):
+        return
     tools = TOOL_MARKER.findall(answer.content)
     if tools:
         yield "tool_markers_in_content"
@@ -139,8 +145,10 @@ def _call_text(calls: tuple[ToolCall, ...]) -> str:
 
 def least_tokens(text: str) -> int:
     """Every piece is at least one token, every marker may be one."""
-    markers = len(MARKER.findall(text))
-    return markers + sum(1 for _ in PIECE.finditer(MARKER.sub(" ", text)))
+    markers = 0
+    if _may_hold_markers(text):
+        text, markers = MARKER.subn(" ", text)
+    return markers + pieces(text.encode("utf-8", "surrogatepass"))
 
 
 def most_tokens(text: str) -> int:

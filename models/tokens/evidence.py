@@ -62,6 +62,8 @@ def disagreement(evidence: Evidence, ids: list[int]) -> tuple[str, str]:
 def tells(evidence: Evidence, ids: Sequence[int]) -> bool:
     """Whether the ids' visible text is the reply's. White space at the edges of parsed fields is the server's to drop."""
     answer, vocabulary = evidence.answer, evidence.rebuilder.vocabulary
+    if ids and ids[-1] in evidence.rebuilder.ends:
+        ids = ids[:-1]      # no server shows the end token, also where it is not a special one
     visible = _loose(vocabulary.decode(ids, hidden=False).decode("utf-8", "replace"))
     if answer.sampled_text is not None:
         return visible == _loose(answer.sampled_text)

@@ -90,7 +90,7 @@ def _by_text(rebuilder: Rebuilder, answer: Answer, convention: Convention | None
     inside = rebuilder.inside(row.prompt_ids)
     found = listing(rebuilder, parts, inside, truncated, convention, row.prompt_ids)
     first = found[0]
-    reason = refusal(answer) or _damage(answer, parts)
+    reason = refusal(answer) or _damage(answer, parts) or _unspelled(rebuilder, first, parts)
     billed = answer.usage.completion_tokens
     if reason or billed is None:
         return _row(row, first.ids, first.spans, Grade.REJECTED, reason=reason)
@@ -107,7 +107,7 @@ def _by_text(rebuilder: Rebuilder, answer: Answer, convention: Convention | None
             why = "marker text that the count does not resolve"
             return _row(row, nearest.ids, nearest.spans, Grade.REJECTED, reason=why, delta=delta)
         return _near(row, nearest, delta, billed, "the count differs")
-    best = matching[0]
+    best = min(matching, key=lambda c: not c.sure)
     believed = len(matching) == 1 and best.sure and convention.offset(best.shape).settled
     verdict, rule = (Grade.VERIFIED, best.rule) if believed else (Grade.AMBIGUOUS, best.rule or "as sent")
     return _row(row, best.ids, best.spans, verdict, candidates=len(matching), rule=rule, delta=0)
@@ -132,6 +132,14 @@ def _damage(answer: Answer, parts: Parts) -> str:
     if any("\ud800" <= c <= "\udfff" for text in texts if not text.isascii() for c in text):
         return "a lone surrogate stands in the text"
     return ""
+
+
+def _unspelled(rebuilder: Rebuilder, first: Candidate, parts: Parts) -> str:
+    if rebuilder.vocabulary.complete:
+        return ""
+    told = rebuilder.vocabulary.decode(first.ids)
+    lost = not all(text.encode("utf-8", "replace") in told for text in ((parts.thought or "").strip(), parts.content.strip()))
+    return "the vocabulary cannot spell the text" if lost else ""
 
 
 def listing(

@@ -92,6 +92,20 @@ class Model:
                 at = found.end()
         return np.asarray(ids, np.int32)
 
+    def whole_ids(
+        self, messages: Messages, tools: list[dict[str, Any]] | None = None, thinking: bool | None = None
+    ) -> Ids | None:
+        """int32[n] of a finished conversation as a trainer renders and tokenises it; None where the template refuses it."""
+        try:
+            text = render(self.profile, self._template, messages, tools, thinking, generate=False)
+        except ProfileError:
+            return None
+        return np.asarray(self.vocabulary.encode(text), np.int32)
+
+    @property
+    def template_sha256(self) -> str:
+        return hashlib.sha256(self._template.encode()).hexdigest()
+
     def holds_marker(self, value: Any) -> bool:
         """Whether any string in messages or tools spells a marker, which an engine would take for the real one."""
         if isinstance(value, str):

@@ -92,6 +92,7 @@ class Profile(Part):
     name: str
     vocab_size: int
     context: int | None = None          # tokens of prompt and answer together, where known
+    hidden_size: int | None = None      # of the model, where it is of one size
     source: list[Source]
     ids: dict[str, int]
     stop: str

@@ -51,7 +51,7 @@ class Rebuilder:
         first = vocabulary.marker.match(call)
         self.tools_text = first.group() if first else ""
         self.tools_id = vocabulary.added.get(self.tools_text, -1)
-        self.ends = frozenset(vocabulary.added[text] for text in {profile.stop, *profile.ends})
+        self.ends = frozenset(vocabulary.id_of[text.encode()] for text in {profile.stop, *profile.ends})
         begin = vocabulary.marker.match(profile.tools.call) if profile.tools else None
         self.call_begin = vocabulary.added[begin.group()] if begin else -1
 

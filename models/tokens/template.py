@@ -40,13 +40,17 @@ def _compiled(text: str) -> Any:
     return environment.from_string(text)
 
 
-def render(profile: Profile, text: str, messages: Messages, tools: list[dict[str, Any]] | None, thinking: bool | None) -> str:
-    """The prompt's text up to and including the generation prompt. ProfileError when the template refuses the messages."""
+def render(profile: Profile, text: str, messages: Messages, tools: list[dict[str, Any]] | None, thinking: bool | None,
+           generate: bool = True) -> str:
+    """The prompt's text up to and including the generation prompt. ProfileError when the template refuses the messages.
+
+    generate: False renders a whole conversation, as trainers do.
+    """
     variables = {profile.template.switch: profile.template.thinking if thinking is None else thinking,
                  "bos_token": profile.bos or "", "eos_token": profile.stop}
     try:
         rendered: str = _compiled(text).render(
-            messages=[_message(m) for m in messages], tools=tools or None, add_generation_prompt=True, **variables)
+            messages=[_message(m) for m in messages], tools=tools or None, add_generation_prompt=generate, **variables)
         return rendered
     except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
         # The error's own text may quote the prompt; only what a template says of itself is safe to repeat.

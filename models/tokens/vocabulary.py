@@ -3,7 +3,8 @@
 Three ways to encode, since they differ exactly where rows go wrong:
 - `encode`: as an engine treats a rendered prompt; marker text becomes marker ids, the published normaliser is applied;
 - `encode_ordinary`: marker text stays text, the normaliser is applied;
-- `spell`: marker text stays text and nothing is normalised, so that decode(spell(text)) is the text, always.
+- `spell`: marker text stays text and nothing is normalised, so that decode(spell(text)) is the text, always, where the
+  vocabulary is `complete`.
 """
 
 import json
@@ -15,6 +16,8 @@ from typing import Any, Protocol
 from models.errors import ProfileError
 from models.tokens import gguf
 from models.tokens.profile import Profile, Tiktoken
+
+NEVER_IN_UTF8 = frozenset({0xC0, 0xC1, *range(0xF5, 0x100)})
 
 
 def whole(text: str) -> str:
@@ -46,6 +49,11 @@ class Vocabulary:
     def id_of(self) -> dict[bytes, int]:
         """bytes -> id: one to one, since markers are never spelled by one base token."""
         return {token: i for i, token in enumerate(self.table) if token}
+
+    @cached_property
+    def complete(self) -> bool:
+        """Whether every byte has an id; SmolLM2's does not, and what it cannot spell is silently left out."""
+        return all(bytes([b]) in self.id_of for b in range(256) if b not in NEVER_IN_UTF8)
 
     @cached_property
     def half_characters(self) -> dict[str, list[int]]:
@@ -226,6 +234,9 @@ def open_vocabulary(profile: Profile) -> tuple[Vocabulary, str | None]:
         raise ProfileError(profile=profile.name, cause=cause) from error
     found = vocabulary.added
     wrong = [f"{text!r} is {found.get(text)}, not {i}" for text, i in profile.ids.items() if found.get(text) != i]
+    think = [profile.think.open, profile.think.close] if profile.think else []
+    wrong += [f"{text!r} is no marker" for text in [profile.stop, *think] if text not in found]
+    wrong += [f"{text!r} is no token" for text in profile.ends if text.encode() not in vocabulary.id_of]
     if wrong:
         raise ProfileError(profile=profile.name, cause="ids do not resolve: " + "; ".join(wrong))
     return vocabulary, template

@@ -11,11 +11,8 @@ from tests.conftest import absent
 
 
 @pytest.fixture(scope="session")
-def tokenizers() -> Path:
-    folder = Path(__file__).parents[4] / "shared" / "tokenizers"
-    if not folder.is_dir():
-        absent(str(folder))
-    return folder
+def tokenizers(shared: Path) -> Path:
+    return shared / "tokenizers"
 
 
 @pytest.fixture(scope="session")
@@ -29,9 +26,9 @@ def qwen3(tokenizers: Path) -> Model:
 
 
 @pytest.fixture(scope="session")
-def tiny(tokenizers: Path) -> Model:
+def tiny(shared: Path) -> Model:
     """Qwen3's vocabulary again, out of a GGUF."""
-    return Model.open(profile.load("qwen3", tokenizers=tokenizers.parent / "engine" / "tiny-qwen3-random-f16.gguf"))
+    return Model.open(profile.load("qwen3", tokenizers=shared / "engine" / "tiny-qwen3-random-f16.gguf"))
 
 
 @pytest.fixture(scope="session")

@@ -42,12 +42,11 @@ def run(settings: Settings, plan: Plan, short_workers: int, long_workers: int, *
             console.print("\nstopping; answers under way may still arrive. The same command goes on from here.")
             return 130
         if export:
-            from ops.exporting import export_datasets
+            from ops.exporting import Wish, export_datasets
 
             _grade_again(live.settings, found, console)
-            for line in export_datasets(
-                connect(url_of(live.settings)), names, plan.output_dir, ["tokens"], "verified", 0.05, False, live.settings.home
-            ):
+            database = connect(url_of(live.settings))
+            for line in export_datasets(database, names, plan.output_dir, Wish(), live.settings.home):
                 console.print(line)
         found = _totals(live.settings, names)
     summary(found, console)

@@ -21,12 +21,14 @@ from producer import vocabulary as vocab
 from producer.card import card
 from producer.dialects import DIALECTS, Render
 from producer.forms import TOKENS, TRL, Chats, Folders, Form, Tokens
+from producer.likeness import Rule
 from producer.manifest import manifest
 from producer.parquet import FOLDER as PARQUET
 from producer.parquet import Parquet
 from producer.rows import ExportRow
-from producer.selection import Selection, Vocabulary, end_tokens, unsound
-from producer.shards import MARK, Publication, Shard, write_file
+from producer.selection import Selection, Vocabulary
+from producer.shards import MARK, Publication, Shard, sealed, write_file
+from producer.sieve import LEFT_OUT, Sieve
 from producer.tally import Summary, Tally
 
 __all__ = ["FORMS", "ExportRow", "Options", "Selection", "Summary", "Vocabulary", "export"]
@@ -41,6 +43,7 @@ class Options:
 
     draft_sizes: larger ones than the vocabulary are left out. hidden_size, hidden_layers: of the target, for the size of its
     hidden states (2 bytes a value). render: a chat to ids, to measure how many rows survive each dialect.
+    likeness: which prompts are one too many, or in a file of reference prompts.
     facts: what the caller knows (tokenizer and template hash, waste, settings); JSON, goes into the manifest as it is.
     """
 
@@ -54,7 +57,11 @@ class Options:
     hidden_size: int | None = None
     hidden_layers: int = 4
     render: Render | None = None
+    likeness: Rule = field(default_factory=Rule)
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def sieve(self, report: Path | None = None) -> Sieve:
+        return Sieve(self.selection, self.vocabulary, self.mask_end, self.likeness, report)
 
     def settings(self) -> dict[str, Any]:
         """What decides the bytes, JSON-ready."""
@@ -65,6 +72,8 @@ class Options:
             "val_share": chosen.val_share, "min_length": chosen.min_length, "max_length": chosen.max_length,
             "without_flags": sorted(chosen.without_flags),
             "metadata": {name: pattern.pattern for name, pattern in sorted(chosen.metadata.items())},
+            "dedup": {"exact": self.likeness.exact, "near": self.likeness.near},
+            "decontaminated": {"against": [path.name for path in self.likeness.against], "ngram": self.likeness.ngram},
             **{name: None if (value := getattr(chosen, name)) is None else sorted(value)
                for name in ("providers", "quantizations", "finish_reasons")},
         }
@@ -86,8 +95,10 @@ def _written(rows: Iterable[ExportRow], root: Path, options: Options) -> Summary
     forms = {name: _form(name, root, options) for name in options.forms}
     tally, counts = Tally(), vocab.Frequencies(options.vocabulary.size)
     try:
-        _pass(rows, options, list(forms.values()), tally, counts)
+        with options.sieve(root / LEFT_OUT) as sieve:
+            _pass(rows, options, sieve, list(forms.values()), tally, counts)
         shards = [shard for form in forms.values() for shard in form.close()]
+        shards += [sealed(root, LEFT_OUT, sieve.reported)] if sieve.reported else []
     except BaseException:
         for form in forms.values():
             form.abort()
@@ -113,12 +124,13 @@ def _form(name: str, root: Path, options: Options) -> Form:
     return Chats(name, folders, options.vocabulary, options.render)
 
 
-def _pass(rows: Iterable[ExportRow], options: Options, forms: list[Form], tally: Tally, counts: vocab.Frequencies) -> None:
+def _pass(rows: Iterable[ExportRow], options: Options, sieve: Sieve, forms: list[Form], tally: Tally,
+          counts: vocab.Frequencies) -> None:
     source = iter(rows)
     while batch := list(islice(source, BATCH)):
         supervised: list[Ids] = []
         for row in batch:
-            reason, covered = judged(row, options)
+            reason, covered = sieve.judged(row)
             if reason is not None:
                 tally.left_out[reason] += 1
                 continue
@@ -129,15 +141,6 @@ def _pass(rows: Iterable[ExportRow], options: Options, forms: list[Form], tally:
             if split == "train":
                 supervised.append(row.completion_ids[:covered])
         counts.add(supervised)
-
-
-def judged(row: ExportRow, options: Options) -> tuple[str | None, int]:
-    """(why the row is left out, or None; how many ids its mask covers)."""
-    reason = options.selection.unwanted(row) or unsound(row, options.vocabulary)
-    if reason is not None:
-        return reason, 0
-    covered = len(row.completion_ids) - (end_tokens(row, options.vocabulary) if options.mask_end else 0)
-    return (None, covered) if covered else ("nothing_supervised", 0)
 
 
 def _summary(options: Options, tally: Tally, shards: list[Shard], forms: Mapping[str, Form],

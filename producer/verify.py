@@ -6,7 +6,7 @@ from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
-from producer.export import Options, judged
+from producer.export import Options
 from producer.forms import TOKENS
 from producer.rows import ExportRow
 from producer.shards import MARK
@@ -23,7 +23,8 @@ def verify(rows: Iterable[ExportRow], out: Path, options: Options) -> Iterator[s
         yield f"{MARK} cannot be read: {type(error).__name__}"
         return
     yield from _files(out, manifest)
-    yield from _rows(rows, out, options)
+    if TOKENS in options.forms and (out / TOKENS).is_dir():
+        yield from _rows(rows, out, options)
 
 
 def _files(out: Path, manifest: dict[str, Any]) -> Iterator[str]:
@@ -39,16 +40,17 @@ def _files(out: Path, manifest: dict[str, Any]) -> Iterator[str]:
 
 def _rows(rows: Iterable[ExportRow], out: Path, options: Options) -> Iterator[str]:
     written: dict[str, Iterator[dict[str, Any]]] = {}
-    for row in rows:
-        reason, covered = judged(row, options)
-        if reason is not None:
-            continue
-        split = options.selection.split(row.primary_id)
-        found = next(written.setdefault(split, _lines(out / TOKENS / split)), None)
-        if found is None:
-            yield f"{row.id} is not in {split}"
-        elif difference := _difference(row, covered, found):
-            yield f"{row.id}: {difference}"
+    with options.sieve() as sieve:
+        for row in rows:
+            reason, covered = sieve.judged(row)
+            if reason is not None:
+                continue
+            split = options.selection.split(row.primary_id)
+            found = next(written.setdefault(split, _lines(out / TOKENS / split)), None)
+            if found is None:
+                yield f"{row.id} is not in {split}"
+            elif difference := _difference(row, covered, found):
+                yield f"{row.id}: {difference}"
     for split in sorted(f.name for f in (out / TOKENS).iterdir()):
         more = sum(1 for _ in written.get(split) or _lines(out / TOKENS / split))
         if more:

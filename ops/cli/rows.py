@@ -1,11 +1,22 @@
-"""Stored rows: export, import, calibrate, regrade, verify, audit."""
+"""Stored rows: export, verify-export, import, calibrate, regrade, verify, audit."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from ops.cli.options import Home, Names, PlanFile, app, engine_of, settings_of
+from models.errors import SettingsError
+from ops.cli.options import Decontaminate, Dedup, Home, Names, PlanFile, app, engine_of, settings_of
+
+
+@contextmanager
+def closing(engine: Any) -> Iterator[Any]:
+    try:
+        yield engine
+    finally:
+        engine.dispose()
 
 
 @app.command(rich_help_panel="Rows")
@@ -13,19 +24,61 @@ def export(
     datasets: Names = None,
     home: Home = None,
     output_dir: Annotated[Path, typer.Option()] = Path("out"),
-    to: Annotated[list[str] | None, typer.Option(help="tokens, messages, specforge, ...")] = None,
+    to: Annotated[list[str] | None, typer.Option(help="tokens, trl, parquet, messages, specforge, speculators, ...")] = None,
     grade: Annotated[str, typer.Option(help="the lowest grade to take")] = "verified",
-    val: Annotated[float, typer.Option(help="share of conversations in the validation split")] = 0.05,
+    val: Annotated[float, typer.Option(min=0, max=1, help="share of conversations in the validation split")] = 0.05,
     mask_end: Annotated[bool, typer.Option(help="leave the end token out of the loss mask")] = False,
+    provider: Annotated[list[str] | None, typer.Option(help="only rows of these")] = None,
+    quantization: Annotated[list[str] | None, typer.Option(help="only rows of these")] = None,
+    finish: Annotated[list[str] | None, typer.Option(help="only rows that ended so: stop, tool_calls, length")] = None,
+    without_flag: Annotated[list[str] | None, typer.Option(help="no rows with these flags")] = None,
+    min_length: Annotated[int, typer.Option(min=1, help="tokens of a row, prompt included")] = 1,
+    max_length: Annotated[int | None, typer.Option(min=1)] = None,
+    metadata: Annotated[list[str] | None, typer.Option(help="FIELD=REGULAR EXPRESSION that the field must match")] = None,
+    draft_size: Annotated[list[int] | None, typer.Option(min=1, help="ids in the draft vocabulary")] = None,
+    shard_rows: Annotated[int, typer.Option(min=1)] = 100_000,
+    hidden_size: Annotated[int | None, typer.Option(min=1, help="of the model, if its profile does not know it")] = None,
+    hidden_layers: Annotated[int, typer.Option(min=1, help="whose states a trainer stores")] = 4,
+    dedup: Dedup = None,
+    near: Annotated[float, typer.Option(min=0.1, max=1, help="what share of 5-word runs makes two prompts one")] = 0.8,
+    decontaminate: Decontaminate = None,
+    ngram: Annotated[int, typer.Option(min=1, help="words in a row that make a prompt one of those")] = 13,
 ) -> None:
     """Write rows that trainers load as they are."""
-    from ops.exporting import export_datasets
+    from ops.exporting import Wish, export_datasets
+    from producer.likeness import Rule
+
+    if dedup not in (None, "exact", "near"):
+        raise SettingsError(cause=f"--dedup is exact or near, not {dedup!r}")
+    settings = settings_of(home)
+    rule = Rule(dedup is not None, near if dedup == "near" else None, tuple(decontaminate or ()), ngram)
+    wish = Wish(
+        tuple(to or ["tokens"]), grade, val, mask_end, tuple(provider or ()), tuple(quantization or ()), tuple(finish or ()),
+        tuple(without_flag or ()), min_length, max_length, tuple(metadata or ()), tuple(draft_size or (32_000,)), shard_rows,
+        hidden_size, hidden_layers, rule,
+    )  # fmt: skip
+    with closing(engine_of(settings)) as engine:
+        for line in export_datasets(engine, datasets or [], output_dir, wish, settings.home):
+            typer.echo(line)
+
+
+@app.command("verify-export", rich_help_panel="Rows")
+def verify_export(
+    folder: Annotated[Path, typer.Argument(help="of one dataset: out/B1")],
+    home: Home = None,
+    decontaminate: Decontaminate = None,
+    python: Annotated[list[Path] | None, typer.Option(help="an interpreter that has SpecForge or speculators")] = None,
+) -> None:
+    """Check an export against the database and, where they are installed, through the trainers' loaders. Exit 1 if it differs."""
+    from ops.verifying import verify_export as verified
 
     settings = settings_of(home)
-    for summary in export_datasets(
-        engine_of(settings), datasets or [], output_dir, to or ["tokens"], grade, val, mask_end, settings.home
-    ):
-        typer.echo(summary)
+    well = True
+    with closing(engine_of(settings)) as engine:
+        for fine, line in verified(engine, folder, settings.home, decontaminate or [], python or []):
+            well &= fine
+            typer.echo(line if fine else f"WRONG {line}")
+    raise typer.Exit(0 if well else 1)
 
 
 @app.command("import", rich_help_panel="Rows")
@@ -45,7 +98,8 @@ def import_(
     settings = settings_of(home)
     file = plan or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
     given = plan_of(dataset, model, profile) if model and profile else plans.read(file) if file else None
-    typer.echo(import_files(engine_of(settings), dataset, files, settings.home, given))
+    with closing(engine_of(settings)) as engine:
+        typer.echo(import_files(engine, dataset, files, settings.home, given))
 
 
 @app.command(rich_help_panel="Rows")

@@ -1,0 +1,74 @@
+"""What a trainer's own loader makes of an export's token rows. Run as a script by an interpreter that has the trainer:
+
+    python loaders.py specforge|speculators EXPORT TRUTH LONGEST [TOKENIZER]
+
+TRUTH: JSONL of input_ids and loss_mask, from the database. Prints one line; exit 0: the same rows, 1: others, 3: no such
+trainer here. Nothing of ours is imported, since nothing of ours is installed there.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+Pair = tuple[list[int], list[int]]
+
+
+def digest(ids: Iterable[int], mask: Iterable[int]) -> bytes:
+    return hashlib.blake2b(json.dumps([[int(i) for i in ids], [int(m) for m in mask]]).encode(), digest_size=16).digest()
+
+
+def specforge(export: Path, longest: int, _: str) -> Iterator[Pair]:
+    from specforge.data.prompt_builder import prepare_prompt_tasks  # type: ignore[import-not-found]
+
+    for file in sorted((export / "tokens").rglob("*.jsonl")):
+        for task in prepare_prompt_tasks(file, None, chat_template=None, max_length=longest, is_preformatted=False,
+                                         train_only_last_turn=False, cache_dir=None, cache_key=None, num_proc=None):
+            yield task["payload"]["input_ids"], task["payload"]["loss_mask"]
+
+
+def speculators(export: Path, longest: int, tokenizer: str) -> Iterator[Pair]:
+    import speculators as _installed  # type: ignore[import-not-found]  # noqa: F401
+    from datasets import load_from_disk  # type: ignore[import-not-found]
+
+    for folder in sorted((export / "tokens").iterdir()):
+        with tempfile.TemporaryDirectory() as work:
+            # Its cache is keyed by path and would outlive an export that was made anew.
+            environment = {**os.environ, "HF_HOME": f"{work}/hf", "HF_HUB_OFFLINE": "1"}
+            command = [Path(sys.executable).with_name("speculators"), "prepare-data", "--model", tokenizer, "--data", folder,
+                       "--output", f"{work}/out", "--seq-length", str(longest), "--no-skip-token-freq",
+                       "--num-preprocessing-workers", "1"]
+            done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+            if done.returncode:
+                raise RuntimeError(f"prepare-data ended with {done.returncode}")
+            for row in load_from_disk(f"{work}/out").with_format(None):
+                yield row["input_ids"], row["loss_mask"]
+
+
+def main(trainer: str, export: str, truth: str, longest: str, tokenizer: str = "") -> int:
+    wanted: Counter[bytes] = Counter()
+    with open(truth, encoding="utf-8") as file:
+        for line in file:
+            row: dict[str, Any] = json.loads(line)
+            wanted[digest(row["input_ids"], row["loss_mask"])] += 1
+    load = {"specforge": specforge, "speculators": speculators}[trainer]
+    try:
+        found = Counter(digest(*pair) for pair in load(Path(export), int(longest), tokenizer))
+    except ModuleNotFoundError:
+        return 3
+    except Exception as error:  # noqa: BLE001  (whatever a trainer raises is its answer)
+        print(f"{trainer} cannot load it: {type(error).__name__}")
+        return 1
+    missing, more = (wanted - found).total(), (found - wanted).total()
+    print(f"{trainer}: {found.total() - more:,} of {wanted.total():,} rows identical" + (f", {more:,} others" if more else ""))
+    return 1 if missing or more else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

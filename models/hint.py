@@ -17,6 +17,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from models import tracing
 from models.errors import BrokerAway
 from models.states import Lane
 
@@ -92,6 +93,7 @@ class Hints:
             hints = [hint(queue, dataset, lane, i) for i in sample_ids[start:start + BATCH]]
             async with self._broker() as redis:
                 await redis.lpush(self._prefix + queue, *hints)
+        tracing.hinted(dataset, lane.label, sample_ids)
 
     async def lengths(self, queues: Iterable[str]) -> dict[str, int]:
         """Hints that wait in each queue; an unknown queue has 0."""

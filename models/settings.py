@@ -42,6 +42,8 @@ class Settings(BaseSettings):
     reap_every_s: float = 2.0
     grace_s: float = 30.0                          # SIGTERM: answers may finish for so long
     token_threads: int = 2
+    traces_url: str | None = None                  # an OpenTelemetry collector: http://HOST:4318/v1/traces
+    traces_share: float = Field(1.0, ge=0, le=1)   # of the samples
 
     @classmethod
     def settings_customise_sources(

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from models import blob
+from models import blob, tracing
 from models.blob import Ids
 from models.errors import DraftmillError
 from models.names import cleaned
@@ -79,6 +79,13 @@ class Work:
 
 async def generate(mill: Mill, sample_id: int, dataset_name: str) -> str:
     """The code of what became of the sample, for the log: `ok`, `not_claimed`, `http_500`, ..."""
+    with tracing.sample_span("sample", dataset_name, sample_id) as traced:
+        code = await _generate(mill, sample_id, dataset_name)
+        traced.say(code=code)
+    return code
+
+
+async def _generate(mill: Mill, sample_id: int, dataset_name: str) -> str:
     code = await _once(mill, sample_id, dataset_name)
     if code == NO_ROOM_NOW and mill.waiting.enter(dataset_name, sample_id):
         try:
@@ -127,7 +134,9 @@ async def _once(mill: Mill, sample_id: int, dataset_name: str) -> str:
         work = None
         try:
             work = await _prepare(mill, dataset, endpoint, claim)
-            exchange = await endpoint.provider.ask(work.ask)
+            with tracing.span("call", account=endpoint.name, model=work.ask.model, fence=claim.fence) as traced:
+                exchange = await endpoint.provider.ask(work.ask)
+                traced.say(status=exchange.status, elapsed_s=exchange.elapsed_s)
         except asyncio.CancelledError:
             await asyncio.shield(mill.ledger.settle(_released(claim, work)))
             raise

@@ -29,7 +29,12 @@ Names = Annotated[list[str] | None, typer.Argument(help="datasets; all if none i
 
 
 def settings_of(home: Path | None = None, **overrides: Any) -> Settings:
-    return load(home=home, **overrides)
+    settings = load(home=home, **overrides)
+    if settings.traces_url is not None:
+        from ops import tracing
+
+        tracing.configure(settings)
+    return settings
 
 
 def engine_of(settings: Settings) -> Any:

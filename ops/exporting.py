@@ -46,6 +46,7 @@ class Wish:
     hidden_size: int | None = None
     hidden_layers: int = 4
     likeness: Rule = field(default_factory=Rule)
+    plots: bool = False
 
     def selection(self) -> Selection:
         """SettingsError for a grade that there is not, or an expression that is none."""
@@ -133,7 +134,7 @@ def options_of(engine: Engine, dataset: Dataset, wish: Wish, home: Path, facts: 
     return Options(
         vocabulary, wish.forms, wish.selection(), wish.mask_end, wish.draft_sizes, wish.shard_rows,
         hidden_size=wish.hidden_size or model.profile.hidden_size, hidden_layers=wish.hidden_layers,
-        render=render if _needs_text(wish.forms) else None, likeness=wish.likeness,
+        render=render if _needs_text(wish.forms) else None, likeness=wish.likeness, plots=wish.plots,
         facts=_facts(engine, dataset, model) if facts is None else facts)
 
 

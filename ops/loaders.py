@@ -41,8 +41,8 @@ def speculators(export: Path, longest: int, tokenizer: str) -> Iterator[Pair]:
         with tempfile.TemporaryDirectory() as work:
             # Its cache is keyed by path and would outlive an export that was made anew.
             environment = {**os.environ, "HF_HOME": f"{work}/hf", "HF_HUB_OFFLINE": "1"}
-            command = [Path(sys.executable).with_name("speculators"), "prepare-data", "--model", tokenizer, "--data", folder,
-                       "--output", f"{work}/out", "--seq-length", str(longest), "--no-skip-token-freq",
+            command = [str(Path(sys.executable).with_name("speculators")), "prepare-data", "--model", tokenizer,
+                       "--data", str(folder), "--output", f"{work}/out", "--seq-length", str(longest), "--no-skip-token-freq",
                        "--num-preprocessing-workers", "1"]
             done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False)
             if done.returncode:

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from producer.manifest import hidden_bytes
+from producer.plots import FOLDER as PLOTS
+from producer.plots import TITLES
 from producer.tally import Summary
 
 # Their limits when none is given, from trainers' sources; beyond it SpecForge and speculators cut on the right, in the answer.
@@ -11,7 +13,8 @@ DEFAULT_LENGTHS = {"SpecForge": 2_048, "speculators": 8_192}
 
 def card(summary: Summary) -> str:
     """Markdown, with the header that dataset hubs read. Deterministic."""
-    parts = [_header(summary), _contents(summary), _trust(summary), _trainers(summary), _vocabulary(summary),
+    parts = [_header(summary), _contents(summary), _drawn(summary, "lengths", "time"), _trust(summary),
+             _drawn(summary, "grades"), _trainers(summary), _vocabulary(summary),
              _chats(summary), _left_out(summary), _files(summary)]
     return "\n".join(part for part in parts if part)
 
@@ -33,6 +36,12 @@ tags:
 One row per generation: `input_ids` are the prompt as it was sent and the tokens as they were sampled, `loss_mask` is 0 over the
 prompt and 1 over what was sampled{_end_note(summary)}. Nothing here was rendered or tokenised again.
 """
+
+
+def _drawn(summary: Summary, *names: str) -> str:
+    present = {shard.path for shard in summary.shards}
+    paths = [(TITLES[name], f"{PLOTS}/{name}.png") for name in names]
+    return "".join(f"![{title}]({path})\n" for title, path in paths if path in present)
 
 
 def _end_note(summary: Summary) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 
 from models.blob import Ids
 from models.errors import ExportRefused, SettingsError
+from producer import plots
 from producer import vocabulary as vocab
 from producer.card import card
 from producer.dialects import DIALECTS, Render
@@ -43,6 +44,7 @@ class Options:
 
     draft_sizes: larger ones than the vocabulary are left out. hidden_size, hidden_layers: of the target, for the size of its
     hidden states (2 bytes a value). render: a chat to ids, to measure how many rows survive each dialect.
+    plots: also draw what is in it (the extra `plots`).
     likeness: which prompts are one too many, or in a file of reference prompts.
     facts: what the caller knows (tokenizer and template hash, waste, settings); JSON, goes into the manifest as it is.
     """
@@ -58,6 +60,7 @@ class Options:
     hidden_layers: int = 4
     render: Render | None = None
     likeness: Rule = field(default_factory=Rule)
+    plots: bool = False
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def sieve(self, report: Path | None = None) -> Sieve:
@@ -68,7 +71,8 @@ class Options:
         chosen = self.selection
         return {
             "forms": list(self.forms), "mask_end": self.mask_end, "draft_sizes": list(self.draft_sizes),
-            "shard_rows": self.shard_rows, "shard_bytes": self.shard_bytes, "min_grade": chosen.min_grade.label,
+            "shard_rows": self.shard_rows, "shard_bytes": self.shard_bytes, "plots": self.plots,
+            "min_grade": chosen.min_grade.label,
             "val_share": chosen.val_share, "min_length": chosen.min_length, "max_length": chosen.max_length,
             "without_flags": sorted(chosen.without_flags),
             "metadata": {name: pattern.pattern for name, pattern in sorted(chosen.metadata.items())},
@@ -84,6 +88,8 @@ def export(rows: Iterable[ExportRow], out: Path, options: Options) -> Summary:
     unknown = set(options.forms) - set(FORMS)
     if unknown:
         raise SettingsError(cause=f"no such form: {', '.join(sorted(unknown))}; there are {', '.join(FORMS)}")
+    if options.plots:
+        plots.available()
     with Publication(out) as publication:
         try:
             return _written(rows, publication.root, options)
@@ -93,7 +99,7 @@ def export(rows: Iterable[ExportRow], out: Path, options: Options) -> Summary:
 
 def _written(rows: Iterable[ExportRow], root: Path, options: Options) -> Summary:
     forms = {name: _form(name, root, options) for name in options.forms}
-    tally, counts = Tally(), vocab.Frequencies(options.vocabulary.size)
+    tally, counts = Tally(timed=options.plots), vocab.Frequencies(options.vocabulary.size)
     try:
         with options.sieve(root / LEFT_OUT) as sieve:
             _pass(rows, options, sieve, list(forms.values()), tally, counts)
@@ -108,6 +114,7 @@ def _written(rows: Iterable[ExportRow], root: Path, options: Options) -> Summary
         raise ExportRefused(cause=f"no rows to export: {why}")
     sizes = [size for size in options.draft_sizes if size <= options.vocabulary.size] if tally.splits["train"] else []
     shards += [shard for shard, _ in vocab.write(root, counts.counts, sizes)]
+    shards += list(plots.draw(root, tally)) if options.plots else []
     summary = _summary(options, tally, shards, forms, {size: vocab.coverage(counts.counts, size) for size in sizes})
     made = card(summary).encode()
     summary = replace(summary, shards=(*summary.shards, write_file(root, "README.md", made)))

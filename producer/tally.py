@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from producer.rows import ExportRow
@@ -13,7 +14,10 @@ PERCENTILES = (50, 90, 99, 100)
 
 @dataclass(slots=True)
 class Tally:
-    """tokens: of whole rows; supervised: those the mask covers, of cut rows too. cost_usd is of the rows taken."""
+    """tokens: of whole rows; supervised: those the mask covers, of cut rows too. cost_nusd is of the rows taken.
+
+    timed: also count supervised tokens and cost per minute, by the time of the answer (`2026-12-01T10:30`, UTC).
+    """
 
     splits: Counter[str] = field(default_factory=Counter)
     datasets: Counter[str] = field(default_factory=Counter)
@@ -29,6 +33,9 @@ class Tally:
     supervised: int = 0
     cut: int = 0
     cost_nusd: int = 0
+    timed: bool = False
+    minutes: Counter[str] = field(default_factory=Counter)
+    minutes_nusd: Counter[str] = field(default_factory=Counter)
 
     @property
     def rows(self) -> int:
@@ -49,7 +56,12 @@ class Tally:
         self.tokens += length
         self.supervised += covered
         self.cut += row.cut
-        self.cost_nusd += round(row.cost_usd * 1e9)  # whole numbers add up to the same sum in any order
+        nusd = round(row.cost_usd * 1e9)    # whole numbers add up to the same sum in any order
+        self.cost_nusd += nusd
+        if self.timed and row.created_at:
+            minute = datetime.fromisoformat(row.created_at).astimezone(UTC).isoformat()[:16]
+            self.minutes[minute] += covered
+            self.minutes_nusd[minute] += nusd
 
     def percentiles(self) -> dict[str, int]:
         """Lengths of whole rows: the smallest that so many percent of the rows do not pass."""

@@ -43,6 +43,7 @@ def export(
     near: Annotated[float, typer.Option(min=0.1, max=1, help="what share of 5-word runs makes two prompts one")] = 0.8,
     decontaminate: Decontaminate = None,
     ngram: Annotated[int, typer.Option(min=1, help="words in a row that make a prompt one of those")] = 13,
+    plots: Annotated[bool, typer.Option("--plots", help="draw lengths, tokens and dollars over time, grades")] = False,
 ) -> None:
     """Write rows that trainers load as they are."""
     from ops.exporting import Wish, export_datasets
@@ -55,7 +56,7 @@ def export(
     wish = Wish(
         tuple(to or ["tokens"]), grade, val, mask_end, tuple(provider or ()), tuple(quantization or ()), tuple(finish or ()),
         tuple(without_flag or ()), min_length, max_length, tuple(metadata or ()), tuple(draft_size or (32_000,)), shard_rows,
-        hidden_size, hidden_layers, rule,
+        hidden_size, hidden_layers, rule, plots,
     )  # fmt: skip
     with closing(engine_of(settings)) as engine:
         for line in export_datasets(engine, datasets or [], output_dir, wish, settings.home):

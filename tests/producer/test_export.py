@@ -356,3 +356,31 @@ def test_a_full_disk_is_an_answer_and_leaves_nothing(tmp_path: Path, many: Many,
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert list(tmp_path.iterdir()) == []
+
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def test_plots_lie_beside_the_data_and_in_the_card_and_are_the_same_twice(tmp_path: Path, many: Many, options: Options) -> None:
+    pytest.importorskip("matplotlib")
+    rows = [replace(r, created_at=f"2026-12-01T{8 + n // 60:02}:{n % 60:02}:30+00:00") for n, r in enumerate(many(200))]
+    for name in ("one", "two"):
+        summary = export(rows, tmp_path / name, replace(options, plots=True))
+    assert files(tmp_path / "one") == files(tmp_path / "two")
+    drawn = sorted(p for p in files(tmp_path / "one") if p.endswith(".png"))
+    assert drawn == ["plots/grades.png", "plots/lengths.png", "plots/time.png"]
+    card = (tmp_path / "one/README.md").read_text()
+    for path in drawn:
+        assert (tmp_path / "one" / path).read_bytes().startswith(PNG)
+        assert f"]({path})" in card
+    assert summary.tally.minutes.total() == summary.tally.supervised
+    assert summary.tally.minutes_nusd.total() == summary.tally.cost_nusd > 0
+    assert {p.parent.parent.name for p in (tmp_path / "one").rglob("*.jsonl")} == {"tokens"}
+
+
+def test_nothing_is_drawn_and_no_time_is_looked_at_unless_asked(tmp_path: Path, many: Many, options: Options) -> None:
+    summary = export(many(20), tmp_path / "out", options)
+    assert (summary.tally.minutes, (tmp_path / "out/plots").exists()) == ({}, False)
+    loaded = subprocess.run([sys.executable, "-c", "import producer.export, sys; print('matplotlib' in sys.modules)"],
+                            capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]).stdout
+    assert loaded.strip() == "False"

@@ -1,4 +1,4 @@
-"""OpenTelemetry, where DRAFTMILL_TRACES_URL names a collector: the extra `otel`. Its SDK is not loaded otherwise."""
+"""OpenTelemetry, where DRAFTMILL_TRACES_URL names a collector: the extra `otel`. Nothing of it is loaded by us otherwise."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

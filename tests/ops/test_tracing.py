@@ -23,9 +23,9 @@ def spans() -> Iterator[InMemorySpanExporter]:
 
 def test_off_nothing_is_loaded_and_a_span_is_one_shared_nothing() -> None:
     script = ("import sys\nfrom models import tracing\nfrom models.settings import Settings\nfrom ops.tracing import configure\n"
-              "import workers.generate\nconfigure(Settings())\n"
+              "configure(Settings())\n"
               "assert tracing.span('call', fence=1) is tracing.sample_span('sample', 'B1', 7) is tracing.OFF\n"
-              "assert not [m for m in sys.modules if m.startswith('opentelemetry.sdk')]\n")
+              "assert not [m for m in sys.modules if m.startswith('opentelemetry')]\n")
     subprocess.run([sys.executable, "-c", script], timeout=60, check=True)
 
 

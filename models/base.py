@@ -1,7 +1,7 @@
 """Engines and connections: how every process of draftmill reaches PostgreSQL."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from psycopg.types.array import ListBinaryDumper
@@ -32,9 +32,11 @@ _OPTIONS = "-c statement_timeout=600000 -c idle_in_transaction_session_timeout=1
 
 
 def _arguments(worker: bool) -> dict[str, Any]:
+    # A busy event loop needs seconds to connect; a worker that gave up then would miss its heartbeats.
+    connect_s = 20 if worker else 5
     options = f"{_OPTIONS} {_WORKER_OPTIONS} -c statement_timeout=30000 -c lock_timeout=20000" if worker else _OPTIONS
     return {
-        "connect_args": {"connect_timeout": 5, "options": options, "application_name": "draftmill",
+        "connect_args": {"connect_timeout": connect_s, "options": options, "application_name": "draftmill",
                          "keepalives_idle": 15, "keepalives_interval": 5, "keepalives_count": 3,
                          "tcp_user_timeout": 30_000},
         "hide_parameters": True,  # SQLAlchemy prints them in its errors, answers included
@@ -59,6 +61,14 @@ def connect_async(url: str, *, size: int = 6, worker: bool = True) -> AsyncEngin
     engine = create_async_engine(url, pool_size=size, max_overflow=2, isolation_level="AUTOCOMMIT", **_arguments(worker))
     event.listen(engine.sync_engine, "connect", _prepare)
     return engine
+
+
+async def open_all(engine: AsyncEngine, size: int = 6) -> None:
+    """Open the pool's connections now, while the event loop has nothing else to do."""
+    with translating():
+        async with AsyncExitStack() as stack:
+            for _ in range(size):
+                await stack.enter_async_context(engine.connect())
 
 
 Verb = Callable[Concatenate[Connection, P], T]

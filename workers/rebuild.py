@@ -47,6 +47,8 @@ class Rebuilder:
     def __init__(self, hands: Hands, threads: int, home: Path) -> None:
         self._hands, self._home = hands, home
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="tokens")
+        # A call that waits for its prompt behind finished answers leaves a slot of its account unused.
+        self._prompts = ThreadPoolExecutor(1, thread_name_prefix="prompts")
         self._models: dict[str, Model] = {}
         self._opening = Lock()
         self.conventions: Conventions = {}
@@ -58,7 +60,8 @@ class Rebuilder:
         return self._models.keys()
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._prompts):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     def model(self, name: str) -> Model:
         """Opened once a process; ProfileError when its files or ids do not resolve."""
@@ -76,19 +79,20 @@ class Rebuilder:
     async def prompt_ids(self, plan: DatasetPlan, sample_id: int, prompt: dict[str, Any]) -> Ids:
         """As the engine would see the prompt: int32[n]."""
         return await self._off_loop(sample_id, lambda: self.model(plan.profile).prompt_ids(
-            prompt["messages"], prompt.get("tools"), plan.thinking))
+            prompt["messages"], prompt.get("tools"), plan.thinking), self._prompts)
 
     async def stored(self, work: "Work", exchange: Exchange, verdict: Verdict) -> tuple[Stored, NextTurn | None]:
         return await self._off_loop(work.claim.id, lambda: self._stored(work, exchange, verdict))
 
-    async def _off_loop(self, sample_id: int, job: Callable[[], T]) -> T:
+    async def _off_loop(self, sample_id: int, job: Callable[[], T], threads: ThreadPoolExecutor | None = None) -> T:
         asked = monotonic()
 
         def held() -> T:
-            self.wait_s = monotonic() - asked
+            if threads is None:
+                self.wait_s = monotonic() - asked
             with self._hands.hold(sample_id):
                 return job()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, held)
+        return await asyncio.get_running_loop().run_in_executor(threads or self._threads, held)
 
     def _stored(self, work: "Work", exchange: Exchange, verdict: Verdict) -> tuple[Stored, NextTurn | None]:
         answer, plan = verdict.answer, work.dataset.plan

@@ -16,7 +16,7 @@ import structlog
 from redis.asyncio import Redis
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from models.base import connect_async, perform, perform_whole
+from models.base import connect_async, open_all, perform, perform_whole
 from models.errors import SettingsError, StoreError
 from models.hint import queue_of
 from models.plan import Account
@@ -66,6 +66,7 @@ class Worker:
         self._redis: Redis = Redis.from_url(self._redis_url, socket_timeout=5, socket_connect_timeout=5)
         self._connecting = asyncio.Lock()
         self.id = await self._join()
+        await open_all(self._engine)
         self._spool = Spool(self._place("spool"), str(self.id))
         self._hands = Hands(self._place("hands"), self.id)
         self.rebuilder = Rebuilder(self._hands, self._settings.token_threads, self._settings.home)

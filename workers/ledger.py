@@ -226,10 +226,10 @@ class Ledger:
 
     async def give_back_strays(self) -> int:
         """Release samples that the database counts as ours but nobody here holds: a claim whose reply or waiter was lost."""
-        before = dict(self.held)        # settled since, maybe, and no stray either
+        before = dict(self.held)        # what is settled meanwhile is no stray, nor what is committed and not told here yet
         mine = await perform(self._engine, sweeps.held_by, self._worker_id)
         strays = [Settlement(i, fence, Event.RELEASE, "stray_claim") for i, fence in mine
-                  if fence not in (before.get(i), self.held.get(i)) and i not in self._asked]    # asked: committed maybe, and not told here yet
+                  if fence not in (before.get(i), self.held.get(i)) and i not in self._asked]
         if strays:
             await perform(self._engine, settlements.settle, strays)
         return len(strays)

@@ -20,7 +20,7 @@ from models.tokens import profile
 from models.tokens.model import Model
 from models.tokens.row import Span
 from producer.dialects import DIALECTS
-from producer.export import Options, Selection, Summary, Vocabulary, export
+from producer.export import Options, Selection, Summary, Vocabulary, export_from
 from producer.likeness import Rule
 from producer.rows import ExportRow
 from workers.providers.reread import reread
@@ -87,21 +87,25 @@ def known(engine: Engine, names: list[str]) -> list[Dataset]:
     return [found[name] for name in names or sorted(found)]
 
 
-def export_datasets(engine: Engine, names: list[str], output_dir: Path, wish: Wish, home: Path) -> Iterator[str]:
-    """Lines for people: what of each dataset was written where, or why nothing was."""
+def export_datasets(
+    engine: Engine, names: list[str], output_dir: Path, wish: Wish, home: Path, *, resume: bool = False
+) -> Iterator[str]:
+    """Lines for people: what of each dataset was written where, or why nothing was. resume: go on where one was killed."""
     for dataset in known(engine, names):
         out = output_dir / dataset.name
         try:
-            yield from _told(dataset.name, out, exported(engine, dataset, out, wish, home))
+            yield from _told(dataset.name, out, exported(engine, dataset, out, wish, home, resume=resume))
         except ExportRefused as error:
             yield f"{dataset.name}: {error}"
 
 
-def exported(engine: Engine, dataset: Dataset, out: Path, wish: Wish, home: Path) -> Summary:
+def exported(engine: Engine, dataset: Dataset, out: Path, wish: Wish, home: Path, *, resume: bool = False) -> Summary:
     options = options_of(engine, dataset, wish, home)
     with transaction(engine) as connection:
-        found = rows_of(stored.stored(connection, dataset.id), dataset, chats=_needs_text(options.forms))
-        return export(found, out, options)
+        def source(after: int, until: str) -> Iterator[ExportRow]:
+            found = stored.stored(connection, dataset.id, after=after, until=until)
+            return rows_of(found, dataset, chats=_needs_text(options.forms))
+        return export_from(source, stored.now(connection), out, options, resume=resume)
 
 
 def _told(name: str, out: Path, summary: Summary) -> Iterator[str]:
@@ -193,4 +197,5 @@ def _row(c, dataset: Dataset, chats: bool) -> ExportRow:  # type: ignore[no-unty
         metadata=prompt.get("metadata") or {},
         created_at=c.created_at.isoformat(),
         fingerprint=c.fingerprint,
+        sample_id=c.sample_id,
     )

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from producer import token_rows
 from producer.dialects import Render, chat, survives
@@ -22,6 +22,11 @@ class Form(Protocol):
 
     def abort(self) -> None: ...
 
+    def state(self) -> dict[str, Any] | None:
+        """What it needs to go on after a kill, JSON-ready; None where it cannot."""
+
+    def restore(self, state: dict[str, Any]) -> None: ...
+
 
 class Folders:
     """One set of shards per folder, opened when the first row comes."""
@@ -34,6 +39,14 @@ class Folders:
         if folder not in self._open:
             self._open[folder] = Shards(self.root, folder, self.max_rows, self.max_bytes)
         self._open[folder].write(line)
+
+    def state(self) -> dict[str, Any]:
+        return {folder: shards.state() for folder, shards in self._open.items()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        for folder, inner in state.items():
+            self._open[folder] = Shards(self.root, folder, self.max_rows, self.max_bytes)
+            self._open[folder].restore(inner)
 
     def close(self) -> list[Shard]:
         return [shard for _, shards in sorted(self._open.items()) for shard in shards.close()]
@@ -60,6 +73,12 @@ class Tokens:
     def abort(self) -> None:
         self.folders.abort()
 
+    def state(self) -> dict[str, Any] | None:
+        return {"folders": self.folders.state()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.folders.restore(state["folders"])
+
 
 class Chats:
     """`<dialect>/<schema>/<split>/`."""
@@ -84,3 +103,10 @@ class Chats:
 
     def abort(self) -> None:
         self.folders.abort()
+
+    def state(self) -> dict[str, Any] | None:
+        return {"folders": self.folders.state(), "left_out": dict(self.left_out), "survived": self.survived, "tried": self.tried}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.folders.restore(state["folders"])
+        self.left_out, self.survived, self.tried = Counter(state["left_out"]), state["survived"], state["tried"]

@@ -49,6 +49,7 @@ class ExportRow:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     created_at: str = ""
     fingerprint: str = ""
+    sample_id: int = 0
 
     @property
     def length(self) -> int:

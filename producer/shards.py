@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import file_digest, sha256
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from models.errors import ExportRefused
 
@@ -62,6 +62,28 @@ class Shards:
         self._hand.shutdown()
         return self.done
 
+    def state(self) -> dict[str, Any]:
+        """Where it stands, JSON-ready, with everything up to here on disk."""
+        if self._file >= 0:
+            if self._lines:
+                self._hand_over()
+            self._wait()
+            os.fsync(self._file)
+        done = [[s.path, s.rows, s.bytes, s.sha256] for s in self.done]
+        return {"done": done, "open": [self._path, self._rows, self._bytes] if self._file >= 0 else None}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from `state`: what the open shard holds beyond it is cut off."""
+        self.done = [Shard(*row) for row in state["done"]]
+        if state["open"] is None:
+            return
+        self._path, self._rows, self._bytes = state["open"]
+        self._file = os.open(self.root / self._path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        os.ftruncate(self._file, self._bytes)
+        self._hash = sha256()
+        while part := os.read(self._file, CHUNK_BYTES):
+            self._hash.update(part)
+
     def abort(self) -> None:
         self._hand.shutdown(cancel_futures=True)
         if self._file >= 0:
@@ -89,9 +111,12 @@ class Shards:
         while left:
             left = left[os.write(self._file, left):]
 
-    def _finish(self) -> None:
+    def _wait(self) -> None:
         while self._under_way:
             self._under_way.pop(0).result()
+
+    def _finish(self) -> None:
+        self._wait()
         os.fsync(self._file)
         os.close(self._file)
         self.done.append(Shard(self._path, self._rows, self._bytes, self._hash.hexdigest()))
@@ -122,10 +147,12 @@ class Publication:
     """A hidden folder beside `out` that takes its name when the block ends well, replacing an earlier export at once.
 
     Killed half way it leaves nothing under the final name; the next export to that name clears what it left behind.
+    resume: keep what an earlier one left. kept: a file whose presence says that what is there is worth keeping after a failure.
     ExportRefused if `out` is a link, something else than an export, or being written by another process.
     """
 
-    def __init__(self, out: Path) -> None:
+    def __init__(self, out: Path, *, resume: bool = False, kept: str = "") -> None:
+        self.resume, self.kept = resume, kept
         self.out = out.parent.resolve() / out.name
         self.root = self.out.parent / f".{self.out.name}.partial"
         self._lock = -1
@@ -142,7 +169,8 @@ class Publication:
             except BlockingIOError:
                 os.close(self._lock)
                 raise ExportRefused(cause=f"another export to {self.out} is under way") from None
-            _empty(self.root)
+            if not self.resume:
+                empty(self.root)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -154,7 +182,8 @@ class Publication:
                     _swap(self.root, self.out)
                     _sync(self.out.parent)
         finally:
-            shutil.rmtree(self.root, ignore_errors=True)
+            if kind is None or not self.kept or not (self.root / self.kept).exists():
+                shutil.rmtree(self.root, ignore_errors=True)
             os.close(self._lock)
 
 
@@ -175,7 +204,7 @@ def _check_replaceable(out: Path) -> None:
         raise ExportRefused(cause=f"{out} exists and is not an export (it has no {MARK}); it is left as it is")
 
 
-def _empty(root: Path) -> None:
+def empty(root: Path) -> None:
     for entry in root.iterdir():
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)

@@ -13,20 +13,28 @@ PAGE = 500
 _PAGE = text("""
 select c.*, s.key, s.primary_id, s.turn, s.prompt, s.lane from completion c join sample s on s.id = c.sample_id
 where c.dataset_id = :p_dataset and c.sample_id > :p_after and c.sample_id <= :p_last and c.grade >= :p_grade
+  and (cast(:p_until as timestamptz) is null or c.created_at <= cast(:p_until as timestamptz))
 order by c.sample_id limit :p_page""")
+_NOW = text("select clock_timestamp()::text")
 _LAST = text("select coalesce(max(sample_id), 0) from completion where dataset_id = :p_dataset")
 
 
-def stored(connection: Connection, dataset_id: int, min_grade: int = 0) -> Iterator[Any]:
-    """Completions with their sample's key and prompt, blobs as stored.
+def now(connection: Connection) -> str:
+    """The database's clock, as `stored` takes it."""
+    return str(connection.execute(_NOW).scalar_one())
+
+
+def stored(
+    connection: Connection, dataset_id: int, min_grade: int = 0, after: int = 0, until: str | None = None
+) -> Iterator[Any]:
+    """Completions with their sample's key and prompt, blobs as stored. Only samples above `after`, answers stored by `until`.
 
     Pages by key rather than holding a cursor, so that a long export keeps no transaction open for ever; rows that are
     stored after the first page stay out.
     """
     last = connection.execute(_LAST, {"p_dataset": dataset_id}).scalar_one()
-    after = 0
     while page := connection.execute(_PAGE, {"p_dataset": dataset_id, "p_after": after, "p_last": last, "p_grade": min_grade,
-                                             "p_page": PAGE}).all():
+                                             "p_until": until, "p_page": PAGE}).all():
         yield from page
         after = page[-1].sample_id
 

@@ -44,6 +44,7 @@ def export(
     decontaminate: Decontaminate = None,
     ngram: Annotated[int, typer.Option(min=1, help="words in a row that make a prompt one of those")] = 13,
     plots: Annotated[bool, typer.Option("--plots", help="draw lengths, tokens and dollars over time, grades")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="go on where an export with the same options was killed")] = False,
 ) -> None:
     """Write rows that trainers load as they are."""
     from ops.exporting import Wish, export_datasets
@@ -59,7 +60,7 @@ def export(
         hidden_size, hidden_layers, rule, plots,
     )  # fmt: skip
     with closing(engine_of(settings)) as engine:
-        for line in export_datasets(engine, datasets or [], output_dir, wish, settings.home):
+        for line in export_datasets(engine, datasets or [], output_dir, wish, settings.home, resume=resume):
             typer.echo(line)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from models.answer import Answer
 from models.tokens.parts import CUT
+from models.tokens.profile import Think
 from models.tokens.rebuild import Rebuilder
 from models.tokens.row import Span
 
@@ -68,19 +69,31 @@ def tells(evidence: Evidence, ids: Sequence[int]) -> bool:
     if answer.sampled_text is not None:
         return visible == _loose(answer.sampled_text)
     think = evidence.rebuilder.profile.think
-    thought, content = _loose(answer.reasoning or "").strip(), _loose(answer.content).strip()
-    if think and answer.reasoning is not None and think.close in visible:
-        left, right = visible.split(think.close, 1)
+    if think is None or answer.reasoning is None:
+        empty = think is not None and _told(_after_empty_thought(visible, think), "", answer)
+        return empty or _told(visible, _loose(answer.reasoning or "").strip(), answer)
+    thought = _loose(answer.reasoning).strip()
+    if think.close in visible:
+        left, visible = visible.split(think.close, 1)
         if left.strip().removeprefix(think.open).strip() != thought:
             return False
-        visible, thought = right, ""
-    visible = visible.strip()
-    if think and answer.reasoning is not None:
-        visible = visible.removeprefix(think.open).strip()
+        thought = ""
+    return _told(visible.strip().removeprefix(think.open), thought, answer)
+
+
+def _told(visible: str, thought: str, answer: Answer) -> bool:
+    """Whether this is the rest of the answer: of its calls, a parser shows only what it understood."""
+    visible, said = visible.strip(), thought + _loose(answer.content).strip()
     if answer.tool_calls:
-        rest = visible.removeprefix(thought + content)
-        return len(rest) < len(visible) + (not thought + content) and all(c.name in rest for c in answer.tool_calls)
-    return visible == thought + content
+        rest = visible.removeprefix(said)
+        return len(rest) < len(visible) + (not said) and all(c.name in rest for c in answer.tool_calls)
+    return visible == said
+
+
+def _after_empty_thought(visible: str, think: Think) -> str:
+    """A server has no field for a thought that is empty, and shows no marker of it either."""
+    thought, closed, rest = visible.partition(think.close)
+    return rest if closed and not thought.strip().removeprefix(think.open).strip() else visible
 
 
 def _loose(text: str) -> str:

@@ -129,9 +129,16 @@ def _damage(answer: Answer, parts: Parts) -> str:
     texts = [parts.thought or "", parts.content, *(c.arguments for c in parts.calls)]
     if any(CUT in text for text in texts):
         return "a replacement character stands in the text"
-    if any("\ud800" <= c <= "\udfff" for text in texts if not text.isascii() for c in text):
+    if not all(map(_encodes, texts)):
         return "a lone surrogate stands in the text"
     return ""
+
+
+def _encodes(text: str) -> bool:
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def _unspelled(rebuilder: Rebuilder, first: Candidate, parts: Parts) -> str:

@@ -21,7 +21,7 @@ from models.tokens.row import Row
 from models.tokens.template import Messages, render
 from models.tokens.vocabulary import open_vocabulary
 
-RULES = 1                   # raise when the same answer may get other ids or another grade
+RULES = 2                   # raise when the same answer may get other ids or another grade
 SHIELD = "\ufdd0"           # a noncharacter: no template, and no honest text, holds it
 
 

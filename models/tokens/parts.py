@@ -13,7 +13,7 @@ CUT = "\ufffd"
 class Parts:
     """An answer taken apart. form: field | inline | none, where its reasoning was.
 
-    trimmed: text dropped with a cut character, since its ids cannot be known.
+    trimmed: text dropped with a cut character, since its ids cannot be known. begun: there was content before that.
     """
 
     thought: str | None
@@ -21,6 +21,7 @@ class Parts:
     calls: tuple[ToolCall, ...]
     form: str
     trimmed: str = ""
+    begun: bool = False
 
 
 def part(answer: Answer, profile: Profile, vocabulary: Vocabulary, truncated: bool) -> Parts:
@@ -31,12 +32,12 @@ def part(answer: Answer, profile: Profile, vocabulary: Vocabulary, truncated: bo
     if thought is None and profile.think and profile.think.close in content:
         thought, content = content.split(profile.think.close, 1)
         thought, form = thought.removeprefix(profile.think.open), "inline"
-    last, trimmed = content or thought or "", ""
+    last, trimmed, begun = content or thought or "", "", bool(content)
     if truncated and not answer.tool_calls and last.endswith(CUT):
         kept = vocabulary.stable(last.rstrip(CUT))
         trimmed = last[len(kept):]
         thought, content = (thought, kept) if content else (kept, content)
-    return Parts(thought, content, answer.tool_calls, form, trimmed)
+    return Parts(thought, content, answer.tool_calls, form, trimmed, begun)
 
 
 def edges_of(parts: Parts, truncated: bool, opened: bool) -> dict[str, str]:
@@ -45,7 +46,7 @@ def edges_of(parts: Parts, truncated: bool, opened: bool) -> dict[str, str]:
     tail = "content_cut" if truncated else "tools_gap" if parts.calls else "content_tail"
     if parts.form == "field" and parts.thought:
         found["think_lead"] = lead_of(parts.thought)
-        found["think_tail" if parts.content or parts.calls or not truncated else "think_cut"] = tail_of(parts.thought)
+        found["think_tail" if parts.begun or parts.calls or not truncated else "think_cut"] = tail_of(parts.thought)
     elif parts.form == "inline" and opened:
         found["inline_lead"] = lead_of(parts.thought or "")
     if parts.content and parts.form == "none" and opened and truncated:

@@ -92,7 +92,7 @@ class Rebuilder:
             if not opened:
                 yield Way((), "plain")
             elif truncated:
-                yield from (replace(unended, rule=""), replace(empty, sure=False))
+                yield from (replace(unended, rule=""), *(() if parts.trimmed else (replace(empty, sure=False),)))
             else:
                 yield from (empty, unended)
             return
@@ -101,15 +101,16 @@ class Rebuilder:
         if self.close < 0:
             yield Way(body, "open")
             return
-        after = bool(parts.content) or bool(parts.calls) or parts.form == "inline"
+        after = parts.begun or bool(parts.calls) or parts.form == "inline"
         ended, unended = Way((*body, *close), "think"), Way(body, "open", "end of thought implied")
         if after or not truncated:
             yield ended
-            if not parts.content and parts.form != "inline":
+            if not parts.begun and parts.form != "inline":
                 yield unended
         else:
             yield replace(unended, rule="")
-            yield replace(ended, rule="cut at the end of thought", sure=False)
+            if not parts.trimmed:
+                yield replace(ended, rule="cut at the end of thought", sure=False)
 
     def _content(self, text: str, parse: bool, kind: str) -> tuple[Run, ...]:
         """Raw tool text in content is a span of its own."""

@@ -77,7 +77,10 @@ class Vocabulary:
 
         White space at the end may join what follows, a word may grow, and a contraction may reach one piece back.
         """
-        return "".join(self.codec.pieces(text.rstrip())[:-2])
+        pieces = self.codec.pieces(text.rstrip())[:-2]
+        while pieces and pieces[-1].isspace():
+            pieces.pop()
+        return "".join(pieces)
 
 
 def _without_cut(token: bytes) -> bytes:

@@ -28,6 +28,19 @@ def duration(seconds: float | None) -> str:
     return f"{hours}h{m:02}m" if hours else f"{m}m{s:02}s" if m else f"{s}s"
 
 
+def span(range_s: tuple[float, float] | None) -> str:
+    """A range of durations, as coarse as it is wide."""
+    if range_s is None:
+        return ""
+    low, high = (_coarse(s) for s in range_s)
+    return low if low == high else f"{low} to {high}"
+
+
+def _coarse(seconds: float) -> str:
+    minutes = max(1, round(seconds / 60))
+    return f"{minutes}m" if minutes < 90 else f"{minutes / 60:.1f}h" if minutes < 20 * 60 else f"{minutes / 1440:.1f}d"
+
+
 def dollars(usd: float | None) -> str:
     return "-" if usd is None else f"${usd:,.2f}" if usd >= 1 or usd == 0 else f"${usd:.4f}"
 

@@ -115,7 +115,7 @@ kept as (
 moved as (
   update sample s set state = 0, burnt = 0, possibly_paid = 0, crashes = 0, not_before = null, hinted_at = null,
     lane = coalesce(:p_lane, s.lane), max_tokens = coalesce(:p_max, s.max_tokens), changed_at = clock_timestamp(),
-    ignore = null
+    ignore = cast(:p_without as text[])
   from w where s.id = w.id and s.state in (2, 3) returning s.id, s.dataset_id),
 sums as (
   select dataset_id, count(*) as n,
@@ -130,10 +130,11 @@ insert into requeue (who, what, before) values (:p_who, cast(:p_what as jsonb), 
 
 
 def requeue(connection: Connection, rows: Sequence[Any], *, lane: Lane | None, max_tokens: int | None,
-            who: str, what: dict[str, Any]) -> tuple[int, int]:
+            who: str, what: dict[str, Any], without: Sequence[str] = ()) -> tuple[int, int]:
     """Queue the selected rows again and record it: (how many, the record's id). One transaction with `select`."""
     n = connection.execute(_REQUEUE, {
-        "p_ids": [r.id for r in rows], "p_lane": None if lane is None else int(lane), "p_max": max_tokens}).scalar() or 0
+        "p_ids": [r.id for r in rows], "p_lane": None if lane is None else int(lane), "p_max": max_tokens,
+        "p_without": list(without) or None}).scalar() or 0
     record = connection.execute(_RECORD, {
         "p_who": who, "p_what": json.dumps(what),
         "p_before": json.dumps([[r.id, r.state, r.lane, r.max_tokens, r.reason] for r in rows])}).scalar_one()

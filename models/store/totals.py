@@ -1,5 +1,6 @@
 """What people read: sums per dataset, lane, provider and cause. From counters where there are any; nothing here writes."""
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -11,7 +12,10 @@ from models.store.datasets import NUSD
 
 @dataclass(slots=True)
 class DatasetTotals:
-    """tokens_per_s, usd_per_million: over the last minute and of useful tokens. eta_s: None when nothing moves."""
+    """tokens_per_s, usd_per_million: over the last minute and of useful tokens. eta_s: None when nothing moves.
+
+    paces: tokens a second over the last minute, 5 and 15 minutes, as far as there are answers; paced: answers of 5 minutes.
+    """
 
     id: int
     name: str
@@ -32,6 +36,8 @@ class DatasetTotals:
     spent_usd: float
     reserved_usd: float
     tokens_per_s: float = 0.0
+    paces: list[float] = field(default_factory=list)
+    paced: int = 0
     running_by_lane: dict[str, int] = field(default_factory=dict)
     grades: dict[str, int] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
@@ -58,18 +64,31 @@ class DatasetTotals:
         return self.spent_usd * 1e6 / self.useful_tokens if self.useful_tokens and self.spent_usd else None
 
     @property
-    def eta_s(self) -> float | None:
-        if self.settled or not self.tokens_per_s:
-            return None
+    def left_tokens(self) -> float:
+        """What is still to be stored: all samples at the mean so far, or less where the budget ends before."""
         mean = self.stored_tokens / self.done if self.done else 0.0
         left = (self.queued + self.running) * mean
         if self.token_budget is not None:
             left = min(left, max(0, self.token_budget - self.stored_tokens))
-        return left / self.tokens_per_s if left else None
+        return left
+
+    @property
+    def eta_s(self) -> float | None:
+        pace = self.tokens_per_s or next((p for p in self.paces if p), 0.0)
+        return self.left_tokens / pace if pace and self.left_tokens and not self.settled else None
+
+    @property
+    def eta_range_s(self) -> tuple[float, float] | None:
+        """From the best to the worst pace of late, each widened by what chance does to so few answers."""
+        paces = [p for p in (self.tokens_per_s, *self.paces) if p]
+        if self.eta_s is None or not self.paced:
+            return None
+        chance = 1 + 1 / math.sqrt(self.paced)
+        return self.left_tokens / max(paces) / chance, self.left_tokens / min(paces) * chance
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "waste_tokens": self.waste_tokens, "usd_per_million": self.usd_per_million, "eta_s": self.eta_s,
-                "finished": self.finished}
+                "eta_range_s": self.eta_range_s, "finished": self.finished}
 
 
 _DATASETS = text("""
@@ -78,10 +97,18 @@ _GRADES = text("select dataset_id, grade, count(*) as n from completion group by
 _FAILURES = text("""
 select dataset_id, coalesce(reason, '?') as code, count(*) as n from sample where state = 3 group by 1, 2 order by 3 desc""")
 _RUNNING = text("select dataset_id, lane, count(*) as n from attempt where ended_at is null group by 1, 2")
+# A run that began 3 minutes ago has no pace over 15.
 _RATE = text("""
-select a.dataset_id, sum(a.completion_tokens) / 60.0 as rate from attempt a, dataset d
-where a.dataset_id = d.id and a.ended_at > clock_timestamp() - interval '60 s' and a.action = 'done'
-  and a.code <> 'imported' group by 1""")
+select dataset_id, rate, paced, array_remove(array[s60 / least(60, age), s300 / least(300, age), s900 / least(900, age)], null)
+  as paces
+from (select a.dataset_id, coalesce(sum(a.completion_tokens) filter (where ago <= 60), 0) / 60.0 as rate,
+    (sum(a.completion_tokens) filter (where ago <= 60))::float8 as s60,
+    (sum(a.completion_tokens) filter (where ago <= 300))::float8 as s300, sum(a.completion_tokens)::float8 as s900,
+    count(*) filter (where ago <= 300) as paced,
+    greatest(1, extract(epoch from clock_timestamp() - min(a.started_at)))::float8 as age
+  from dataset d, attempt a, lateral (select extract(epoch from clock_timestamp() - a.ended_at) as ago) x
+  where a.dataset_id = d.id and a.ended_at > clock_timestamp() - interval '900 s' and a.action = 'done'
+    and a.code <> 'imported' group by 1) r""")
 
 
 def datasets(connection: Connection, names: list[str] | None = None) -> list[DatasetTotals]:
@@ -98,7 +125,8 @@ def datasets(connection: Connection, names: list[str] | None = None) -> list[Dat
             totals[row.dataset_id].running_by_lane[Lane(row.lane).label] = row.n
     for row in connection.execute(_RATE):
         if row.dataset_id in totals:
-            totals[row.dataset_id].tokens_per_s = float(row.rate)
+            of = totals[row.dataset_id]
+            of.tokens_per_s, of.paces, of.paced = float(row.rate), list(row.paces), row.paced
     return list(totals.values())
 
 

@@ -41,7 +41,7 @@ async def states(store, ids):
 async def test_a_dry_run_tells_the_bound_and_changes_nothing(store, engine, failures):
     bound = requeue(engine, Wish("B1"), dry_run=True)
     assert (bound.count, bound.causes, bound.max_tokens) == (3, {"http_500": 2, "content_filtered": 1}, 3 * SHORT_MAX)
-    assert bound.max_usd == pytest.approx(3 * SHORT_MAX * 10_000 / 1e9 / 13)
+    assert bound.max_usd == pytest.approx(3 * SHORT_MAX * 1_000 / 1e9)
     assert bound.record is None
     assert await states(store, failures) == [State.FAILED] * 3
     assert not await store.all("select from requeue")

@@ -35,9 +35,10 @@ async def fill(store, n, state=State.QUEUED):
     for table in ("sample", "attempt", "completion", "partial"):
         await store.all(f"alter table {table} set (autovacuum_enabled = false)")
     for first in range(1, n + 1, 50_000):      # a worker's statement may take 30 s at most
+        last = min(n, first + 49_999)
         await store.all("""insert into sample (dataset_id, key, primary_id, prompt, state, worker_id)
             select :d, 'k' || i, 'k' || i, decode(repeat('00', 600), 'hex'), :state, case when :state = 1 then 1 end
-            from generate_series(cast(:first as int), :last) as i""", d=d, state=int(state), first=first, last=min(n, first + 49_999))
+            from generate_series(cast(:first as int), :last) as i""", d=d, state=int(state), first=first, last=last)
     await store.all("update dataset set samples = :n", n=n)
     await store.all("analyze")
     return d

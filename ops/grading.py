@@ -13,7 +13,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from sqlalchemy import Engine
 
 from models import blob
@@ -147,14 +146,18 @@ def _regraded(c: Any, grader: Grader, convention: Convention | None) -> dict[str
         return None
     prompt_ids = blob.unpack_ids(c.prompt_ids)
     row = grader.model.row(answer, prompt_ids, convention=convention, truncated=c.truncated)
-    old = row_of(c)
-    if (row.version, row.grade, row.reason) == (old.version, old.grade, old.reason) and np.array_equal(
-            row.completion_ids, old.completion_ids):
+    if _told(row) == _told(row_of(c)):
         return None
     return {"id": c.sample_id, "fence": c.fence, "grade": int(row.grade), "candidates": min(row.candidates, 32_000),
             "rule": row.rule, "reason": row.reason, "delta": row.delta, "prompt_delta": row.prompt_delta, "version": row.version,
             "n_prompt": len(row.prompt_ids), "n_tokens": len(row.completion_ids), "spans": rows.spans_json(row.spans),
             "prompt_ids": blob.pack_ids(row.prompt_ids), "ids": blob.pack_ids(row.completion_ids)}
+
+
+def _told(row: Row) -> tuple[Any, ...]:
+    """All that is stored of a row, to be compared."""
+    return (row.version, row.grade, min(row.candidates, 32_000), row.rule, row.reason, row.delta, row.prompt_delta, row.spans,
+            row.prompt_ids.tobytes(), row.completion_ids.tobytes())
 
 
 def verified(engine: Engine, name: str, home: Path) -> tuple[Report, Silent]:

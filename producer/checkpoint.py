@@ -54,7 +54,8 @@ class Checkpoint:
 
 def packed(tally: Tally) -> dict[str, Any]:
     """JSON-ready; keys of counters may be pairs."""
-    values = {f.name: getattr(tally, f.name) for f in fields(tally)}
+    tally.settle()
+    values = {f.name: getattr(tally, f.name) for f in fields(tally) if not f.name.startswith("_")}
     return {name: list(value.items()) if isinstance(value, Counter) else value for name, value in values.items()}
 
 

@@ -30,7 +30,7 @@ from producer.manifest import manifest
 from producer.parquet import FOLDER as PARQUET
 from producer.parquet import Parquet
 from producer.rows import ExportRow
-from producer.selection import Selection, Vocabulary
+from producer.selection import Selection, Vocabulary, all_known
 from producer.shards import MARK, Publication, Shard, empty, sealed, write_file
 from producer.sieve import LEFT_OUT, Sieve
 from producer.tally import Summary, Tally
@@ -148,6 +148,7 @@ class _Pass:
                 form.abort()
             raise
         (root / CHECKPOINT).unlink(missing_ok=True)
+        tally.settle()
         if not tally.rows:
             why = ", ".join(f"{name} {n}" for name, n in tally.left_out.most_common()) or "there are none"
             raise ExportRefused(cause=f"no rows to export: {why}")
@@ -166,8 +167,9 @@ class _Pass:
         source = iter(rows)
         while batch := list(islice(source, BATCH)):
             supervised: list[Ids] = []
+            checked = all_known(batch, options.vocabulary.size)
             for row in batch:
-                reason, covered = sieve.judged(row)
+                reason, covered = sieve.judged(row, checked)
                 if reason is not None:
                     tally.left_out[reason] += 1
                     continue

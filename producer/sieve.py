@@ -35,9 +35,9 @@ class Sieve:
         if self._file is not None:
             self._file.close()
 
-    def judged(self, row: ExportRow) -> tuple[str | None, int]:
-        """(why the row is left out, or None; how many ids its mask covers)."""
-        reason = self.selection.unwanted(row) or unsound(row, self.vocabulary)
+    def judged(self, row: ExportRow, checked: bool = False) -> tuple[str | None, int]:
+        """(why the row is left out, or None; how many ids its mask covers). checked: as in `unsound`."""
+        reason = self.selection.unwanted(row) or unsound(row, self.vocabulary, checked)
         if reason is not None:
             return reason, 0
         covered = len(row.completion_ids) - (end_tokens(row, self.vocabulary) if self.mask_end else 0)

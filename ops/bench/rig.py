@@ -30,7 +30,7 @@ class Rig:
     def __init__(self, folder: Path, **env: str) -> None:
         self.folder, self.home, self.out = folder, folder / "home", folder / "out"
         own = {k: v for k, v in environment().items() if not k.startswith("DRAFTMILL_")}
-        self._env = {**own, "DRAFTMILL_HOME": str(self.home), "DRAFTMILL_FLOWER_PORT": "0", **env}
+        self.environment = {**own, "DRAFTMILL_HOME": str(self.home), "DRAFTMILL_FLOWER_PORT": "0", **env}
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -51,7 +51,7 @@ class Rig:
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen([sys.executable, "-P", "-m", "ops", *arguments], cwd=self.folder, env=self._env,
+            self.process = subprocess.Popen([sys.executable, "-P", "-m", "ops", *arguments], cwd=self.folder, env=self.environment,
                                             stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
         return self.process
 

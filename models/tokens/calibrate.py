@@ -11,6 +11,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from itertools import product
 from typing import Any
 
@@ -55,7 +56,7 @@ class Offset:
         return self.basis in ("counted", "implied")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Convention:
     """One provider's convention for one finish reason. A shape is `end` or `cut`, then what an answer holds: `end:think+tools`.
 
@@ -79,7 +80,7 @@ class Convention:
         """Whether any row can be verified by it."""
         return any(o.settled for o in self.offsets.values())
 
-    @property
+    @cached_property
     def version(self) -> str:
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:8]
 
@@ -97,7 +98,14 @@ class Convention:
         return [f"{shape}: billed - rebuilt = {o.delta:+d} in {o.share:.0%} of {o.rows} rows ({o.basis})"
                 for shape, o in sorted(self.offsets.items())] + [
                 f"{name}: {edge.mode}" + (f", put back {edge.options[0]!r}" if edge.mode == "stripped" and edge.settled else "")
-                for name, edge in sorted(self.edges.items())]
+                for name, edge in sorted(self.edges.items())] + self._of_prompts()
+
+    def _of_prompts(self) -> list[str]:
+        p = self.prompt
+        if not p.rows:
+            return []
+        why = "; it adds a prompt of its own, or its template is another one" if p.settled and p.delta else ""
+        return [f"prompts: billed - rendered = {p.delta:+d} in {p.share:.0%} of {p.rows} rows{why}"]
 
 
 Seen = Mapping[str, Counter[str]]      # edge -> white space found there -> rows

@@ -96,6 +96,17 @@ def test_an_injected_system_prompt_shows_in_the_prompt_counts():
     assert learn_prompt([]) == Offset()
 
 
+def test_what_a_provider_adds_to_prompts_is_told(kimi):
+    rows = truth.rows(kimi, Random(3), 60, 0.0, truth.STEADY, False, 1)
+    answers = [replay(kimi.rebuilder, r, False, Style("raw")) for r in rows]
+    for added in (0, 12):
+        samples = [Sample(replace(a, usage=replace(a.usage, prompt_tokens=len(r.prompt_ids) + added)), r.prompt_ids, False)
+                   for a, r in zip(answers, rows, strict=True)]
+        [line] = [x for x in kimi.learn(samples)["stop"].describe() if x.startswith("prompts")]
+        assert line.startswith(f"prompts: billed - rendered = +{added} in 100% of 60 rows")
+        assert ("prompt of its own" in line) is bool(added)
+
+
 @pytest.mark.parametrize("style", [
     Style("strips", strip=True), Style("raw", stop_billed=False), Style("blind", strip=True, known=False)])
 def test_a_convention_survives_json(kimi, style):

@@ -1,6 +1,6 @@
 """Against llama.cpp itself: its ids are the truth, and a model with random weights is the adversary.
 
-`pytest -m slow -s tests/models/tokens/test_real_engine.py` prints the figures that stand in docs/tokens.md.
+`pytest -m full -s tests/models/tokens/test_real_engine.py` prints the figures that stand in docs/tokens.md, of 200 answers each.
 """
 
 import importlib.util
@@ -30,7 +30,7 @@ from ops import port
 from tests.conftest import absent
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
-ANSWERS = 200
+FEW_OR_ALL = pytest.mark.parametrize("answers", [25, pytest.param(200, marks=pytest.mark.full)])
 TOPICS = ("a river", "prime numbers", "the moon", "bread", "a cat", "Python lists", "winter", "gravity", "a violin", "tea")
 WISHES = ("Say one sentence about {}.", "Name three things that belong to {}.", "Write a two-line poem about {}.",
           "Why do people like {}? One sentence.", "Explain {} to a child in one sentence.")
@@ -81,7 +81,7 @@ def asked(base: str, prompt: str, **options: object) -> tuple[Answer, list[dict[
         completion_ids=np.asarray(verbose["tokens"], np.int32), sampled_text=verbose["content"]), messages
 
 
-def rows_of(model: Model, base: str, options: Iterator[dict[str, object]], count: int = ANSWERS) -> list[Row]:
+def rows_of(model: Model, base: str, options: Iterator[dict[str, object]], count: int) -> list[Row]:
     """Graded rows of real answers; every one must be an engine row that verifies, with the prompt the engine was given."""
     rows, failed = [], []
     for n, option in zip(range(count), options, strict=False):
@@ -102,12 +102,14 @@ def repeated(option: dict[str, object]) -> Iterator[dict[str, object]]:
         yield option
 
 
-def test_smollm2_rows_verify_and_its_verified_rows_are_exact(smollm2, tmp_path):
+@pytest.mark.parametrize(("answers", "longest"), [(70, 40), pytest.param(200, 120, marks=pytest.mark.full)])
+def test_smollm2_rows_verify_and_its_verified_rows_are_exact(smollm2, tmp_path, answers, longest):
     if importlib.util.find_spec("xllamacpp") is None:
         absent("the package xllamacpp")
     with embedded.serving(embedded.planned(tmp_path, slots=1), tmp_path) as engine:
         base = engine.base_url.removesuffix("/v1")
-        rows = rows_of(smollm2, base, repeated({"max_tokens": 120, "temperature": 0.2, "top_p": 0.9}))     # as its card advises
+        as_its_card_says = {"max_tokens": longest, "temperature": 0.2, "top_p": 0.9}
+        rows = rows_of(smollm2, base, repeated(as_its_card_says), answers)
     print(f"\nsmollm2: {len(rows)} engine rows, {sum(len(r.completion_ids) for r in rows)} tokens, all verify")
     verified = 0
     for tally in audit(smollm2, rows, [s for s in STYLES if not s.parsed and s.reasoning == "field"]):
@@ -118,7 +120,7 @@ def test_smollm2_rows_verify_and_its_verified_rows_are_exact(smollm2, tmp_path):
         assert share.rows == 0 or share.share >= 0.995
         assert tally.overrated == 0
         verified += share.rows
-    assert verified > ANSWERS
+    assert verified >= answers
 
 
 SHAPES = ("end:plain", "end:think", "end:open", "cut:plain", "cut:think", "cut:open")
@@ -142,16 +144,17 @@ def blind_spot(model: Model, rows: list[Row]) -> Counter[str]:
     return found
 
 
+@FEW_OR_ALL
 @pytest.mark.parametrize("sampler", ["open", "ended", "grammar"])
-def test_random_weights_are_flagged_but_for_a_known_blind_spot(tiny, shared, sampler):
+def test_random_weights_are_flagged_but_for_a_known_blind_spot(tiny, shared, sampler, answers):
     option: dict[str, object] = {
         "open": {"max_tokens": 40, **UNIFORM},
         "ended": {"max_tokens": 400, "logit_bias": {"151645": 9.0}, **UNIFORM},
         "grammar": {"max_tokens": 120, "grammar": WORDS, **UNIFORM},
     }[sampler]
     with llama_server(shared / "engine" / "tiny-qwen3-random-f16.gguf") as base:
-        rows = rows_of(tiny, base, repeated(option))
+        rows = rows_of(tiny, base, repeated(option), answers)
     found = blind_spot(tiny, rows)
     print(f"\nrandom weights, {sampler}: {len(rows)} engine rows, all verify; with ids hidden: {dict(sorted(found.items()))}")
-    assert found.total() == ANSWERS
-    assert found["flagged"] > 0.3 * ANSWERS
+    assert found.total() == answers
+    assert found["flagged"] > 0.2 * answers

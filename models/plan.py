@@ -25,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from models.errors import SettingsError
 from models.names import checked
+from models.urls import url_of
 
 Kind = Literal["openrouter", "sglang", "vllm", "llamacpp", "embedded"]
 
@@ -222,4 +223,4 @@ def read(path: Path) -> Plan:
 
 
 def _under(plan_file: Path, path: Path | None) -> Path | None:
-    return path if path is None or path.is_absolute() else plan_file.parent / path
+    return path if path is None or path.is_absolute() or url_of(path) else plan_file.parent / path

@@ -1,6 +1,7 @@
 """`draftmill export` and `verify-export`: rows of the database, through the producer's export, one folder per dataset."""
 
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,10 +20,13 @@ from models.store.datasets import NUSD, Dataset
 from models.tokens import profile
 from models.tokens.model import Model
 from models.tokens.row import Span
+from models.urls import url_of
 from producer.dialects import DIALECTS
 from producer.export import Options, Selection, Summary, Vocabulary, export_from
 from producer.likeness import Rule
+from producer.remote import publish
 from producer.rows import ExportRow
+from producer.shards import MARK
 from workers.providers.reread import reread
 
 
@@ -93,8 +97,14 @@ def export_datasets(
     """Lines for people: what of each dataset was written where, or why nothing was. resume: go on where one was killed."""
     for dataset in known(engine, names):
         out = output_dir / dataset.name
+        remote = url_of(out)
+        place = home / "exports" / dataset.name if remote else out      # made whole here, then copied
         try:
-            yield from _told(dataset.name, out, exported(engine, dataset, out, wish, home, resume=resume))
+            summary = exported(engine, dataset, place, wish, home, resume=resume)
+            if remote:
+                publish(place, out, MARK)
+                shutil.rmtree(place)
+            yield from _told(dataset.name, remote or str(out), summary)
         except ExportRefused as error:
             yield f"{dataset.name}: {error}"
 
@@ -108,7 +118,7 @@ def exported(engine: Engine, dataset: Dataset, out: Path, wish: Wish, home: Path
         return export_from(source, stored.now(connection), out, options, resume=resume)
 
 
-def _told(name: str, out: Path, summary: Summary) -> Iterator[str]:
+def _told(name: str, out: str, summary: Summary) -> Iterator[str]:
     tally = summary.tally
     splits = ", ".join(f"{split} {n:,}" for split, n in sorted(tally.splits.items()))
     size = f"{tally.supervised:,} supervised tokens, longest row {summary.longest:,}"

@@ -4,6 +4,8 @@ from pathlib import Path
 
 from models.errors import NameRefused, SettingsError
 from models.names import checked
+from models.urls import url_of
+from producer.remote import is_folder, names_in
 
 FORMS = (".jsonl", ".json", ".ndjson", ".parquet")
 PACKED = (".gz", ".zst", ".bz2", ".xz")
@@ -15,9 +17,9 @@ def datasets_of(path: Path, partition: str | None = None) -> dict[str, list[Path
     partition: one of these names, or None or `all` for all. NameRefused for a name that may not be one, SettingsError for
     a path without prompts or two datasets of one name.
     """
-    if not path.exists():
+    if url_of(path) is None and not path.exists():
         raise SettingsError(cause=f"there are no prompts at {path}")
-    found = _folder(path) if path.is_dir() else {_stem(path): [path]}
+    found = _folder(path) if is_folder(path) else {_stem(path): [path]}
     if not found:
         raise SettingsError(cause=f"{path} holds no files of prompts ({', '.join(FORMS)})")
     for name in found:
@@ -32,11 +34,11 @@ def datasets_of(path: Path, partition: str | None = None) -> dict[str, list[Path
 def _folder(path: Path) -> dict[str, list[Path]]:
     found: dict[str, list[Path]] = {}
     names: dict[str, str] = {}
-    for entry in sorted(path.iterdir()):
+    for entry in _entries(path):
         files = _files(entry)
         if not files:
             continue
-        name = entry.name if entry.is_dir() else _stem(entry)
+        name = entry.name if is_folder(entry) else _stem(entry)
         if other := names.get(name.lower()):
             raise NameRefused(name=name, cause=f"{other!r} in {path} makes a dataset of the same name")
         names[name.lower()] = entry.name
@@ -44,11 +46,15 @@ def _folder(path: Path) -> dict[str, list[Path]]:
     return found
 
 
+def _entries(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if url_of(folder) is None else names_in(folder)
+
+
 def _files(entry: Path) -> list[Path]:
     if entry.name.startswith("."):
         return []
-    if entry.is_dir():
-        return sorted(f for f in entry.iterdir() if f.is_file() and _is_prompts(f))
+    if is_folder(entry):
+        return [f for f in _entries(entry) if not is_folder(f) and _is_prompts(f)]
     return [entry] if _is_prompts(entry) else []
 
 

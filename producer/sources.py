@@ -1,4 +1,4 @@
-"""Files of rows as people have them, streamed: JSONL or one JSON array, plain or compressed, and Parquet.
+"""Files of rows as people have them, local or remote, streamed: JSONL or one JSON array, plain or compressed, and Parquet.
 
 What a file is, its first bytes say and not its name. Memory is bounded by the longest row allowed, not by the file.
 """
@@ -13,11 +13,13 @@ import math
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, NamedTuple, NoReturn
+from typing import IO, Any, NamedTuple, NoReturn, cast
 
 import zstandard
 
+from models.urls import url_of
 from producer.refusals import Refusal
+from producer.remote import opened
 
 MAX_ROW_BYTES = 32 * 1024 * 1024
 CHUNK = 1 << 16
@@ -35,12 +37,13 @@ class Record(NamedTuple):
 
 def records(path: Path) -> Iterator[Record | Refusal]:
     """Every row of a file in order, or why it is none. Never raises for what the file holds; line 0 is the whole file."""
-    name = str(path)
+    name = url_of(path) or str(path)
     try:
-        with path.open("rb") as file:
+        with opened(path) as raw:
+            file = raw if isinstance(raw, io.BufferedReader) else io.BufferedReader(cast(io.RawIOBase, raw), CHUNK)
             magic = file.peek(8)[:8]
             if magic.startswith(b"PAR1"):
-                yield from _parquet(path)
+                yield from _parquet(name, file if url_of(path) else path)
             elif magic.startswith(b"PK\x03\x04"):
                 yield Refusal(name, 0, "a zip archive; unpack it first", "format")
             else:
@@ -175,25 +178,25 @@ class _Scanner:
                 return _bad_json(name, number, error)
 
 
-def _parquet(path: Path) -> Iterator[Record | Refusal]:
+def _parquet(name: str, source: Path | IO[bytes]) -> Iterator[Record | Refusal]:
     try:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        yield Refusal(str(path), 0, "Parquet needs pyarrow: pip install 'draftmill[parquet]'", "format")
+        yield Refusal(name, 0, "Parquet needs pyarrow: pip install 'draftmill[parquet]'", "format")
         return
     number = 0
     try:
-        with parquet.ParquetFile(path) as file:
+        with parquet.ParquetFile(source) as file:
             for batch in file.iter_batches(batch_size=256):
                 for value in batch.to_pylist():
                     number += 1
                     yield Record(number, value)
     except pyarrow.ArrowException as error:
-        yield Refusal(str(path), 0, f"the file cannot be read to its end: {type(error).__name__}", "damaged")
+        yield Refusal(name, 0, f"the file cannot be read to its end: {type(error).__name__}", "damaged")
         return
     if not number:
-        yield Refusal(str(path), 0, "the file is empty", "empty")
+        yield Refusal(name, 0, "the file is empty", "empty")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -190,6 +190,17 @@ def test_a_trainers_loader_is_asked_where_it_is_installed(mixed: Engine, tmp_pat
     assert any(not fine and line.startswith("specforge: 58 of 60") for fine, line in told)
 
 
+def test_an_export_to_a_bucket_is_what_a_local_one_is(mixed: Engine, tmp_path: Path) -> None:
+    bucket = pytest.importorskip("fsspec").filesystem("memory")
+    out, _ = exported(mixed, tmp_path)
+    [said, *_] = export_datasets(mixed, ["B1"], Path("memory://bucket/out"), Wish(), tmp_path)
+    assert said.startswith("B1: 60 rows in memory://bucket/out/B1 (")
+    there = {name.removeprefix("/bucket/out/B1/"): bucket.cat(name) for name in bucket.find("/bucket")}
+    assert there == {str(f.relative_to(out)): f.read_bytes() for f in out.rglob("*") if f.is_file()}
+    assert not (tmp_path / "exports" / "B1").exists()
+    bucket.rm("/bucket", recursive=True)
+
+
 def test_the_commands_say_what_they_did_and_end_with_one_where_an_export_differs(
         mixed: Engine, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAFTMILL_DATABASE_URL", url)

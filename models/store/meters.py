@@ -70,3 +70,21 @@ def deaths(connection: Connection) -> int:
 def reaper_leads(connection: Connection) -> bool:
     """Whether some process holds the reaper's lock now."""
     return bool(connection.execute(_LEADERS, {"p_key": REAPER_LOCK}).scalar_one())
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """clock: its seconds since the epoch."""
+
+    version: str
+    fsync: bool
+    clock: float
+
+
+_SERVER = text("""
+select current_setting('server_version') as version, current_setting('fsync') = 'on' as fsync,
+  extract(epoch from clock_timestamp())::float8 as clock""")
+
+
+def server(connection: Connection) -> Server:
+    return Server(*connection.execute(_SERVER).one())

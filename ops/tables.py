@@ -38,11 +38,11 @@ def span(range_s: tuple[float, float] | None) -> str:
 
 def _coarse(seconds: float) -> str:
     minutes = max(1, round(seconds / 60))
-    return f"{minutes}m" if minutes < 90 else f"{minutes / 60:.1f}h" if minutes < 20 * 60 else f"{minutes / 1440:.1f}d"
+    return f"{minutes}m" if minutes < 90 else f"{minutes / 60:.1f}h" if minutes < 48 * 60 else f"{minutes / 1440:.1f}d"
 
 
 def dollars(usd: float | None) -> str:
-    return "-" if usd is None else f"${usd:,.2f}" if usd >= 1 or usd == 0 else f"${usd:.4f}"
+    return "-" if usd is None else f"${usd:,.2f}" if usd >= 0.1 or usd == 0 else f"${usd:.4f}"
 
 
 def state_of(d: DatasetTotals) -> str:

@@ -73,9 +73,13 @@ class DatasetTotals:
         return left
 
     @property
+    def pace(self) -> float:
+        """Stored tokens a second of late: over the last minute, or as far back as it takes."""
+        return self.tokens_per_s or next((p for p in self.paces if p), 0.0)
+
+    @property
     def eta_s(self) -> float | None:
-        pace = self.tokens_per_s or next((p for p in self.paces if p), 0.0)
-        return self.left_tokens / pace if pace and self.left_tokens and not self.settled else None
+        return self.left_tokens / self.pace if self.pace and self.left_tokens and not self.settled else None
 
     @property
     def eta_range_s(self) -> tuple[float, float] | None:

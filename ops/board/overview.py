@@ -106,7 +106,7 @@ def summed(found: Sequence[DatasetTotals], purses: Sequence[Purse] = ()) -> Sums
         sum(d.state == "open" and not d.finished for d in found), len(found), sum(d.stored_tokens for d in found),
         sum(d.token_budget or 0 for d in found) if all(d.token_budget for d in found) else 0, sum(d.useful_tokens for d in found),
         sum(d.spent_usd for d in found), money, sum(d.running for d in found), sum(d.failed for d in found),
-        sum(d.tokens_per_s for d in found), last.eta_s if last else None, last.eta_range_s if last else None)
+        sum(d.pace for d in found if not d.settled), last.eta_s if last else None, last.eta_range_s if last else None)
 
 
 def _read(connection: Connection) -> tuple[list[DatasetTotals], dict[int, list[LaneCounts]], list[Purse]]:

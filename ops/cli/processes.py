@@ -52,11 +52,16 @@ def reaper(home: Home = None) -> None:
 
 
 @app.command(rich_help_panel="Processes")
-def flower(home: Home = None, address: str = "127.0.0.1", read_only: bool = False) -> None:
-    """Flower with workers, tasks and queues. The user is draftmill; `status` shows the password."""
+def flower(
+    home: Home = None,
+    address: str = "127.0.0.1",
+    read_only: Annotated[bool, typer.Option("--read-only", help="look, and change nothing")] = False,
+    show_text: Annotated[bool, typer.Option("--show-text", help="show how prompts of failed samples end")] = False,
+) -> None:
+    """Flower with datasets, requeue, workers, tasks and queues. The user is draftmill; `status` shows the password."""
     from ops.flower import serve
 
-    serve(settings_of(home), address=address, read_only=read_only)
+    serve(settings_of(home), address=address, read_only=read_only, show_text=show_text)
 
 
 @app.command(rich_help_panel="Processes")

@@ -1,7 +1,8 @@
-"""One process each: worker, reaper, flower, metrics, migrate, simulator."""
+"""One process each: worker, reaper, flower, metrics, migrate, simulator; and what they log."""
 
 import os
 import signal
+import sys
 from typing import Annotated
 
 import typer
@@ -93,6 +94,35 @@ def migrate(home: Home = None) -> None:
         raise SettingsError(cause="DRAFTMILL_DATABASE_URL is not set")
     upgrade(settings.database_url.get_secret_value())
     typer.echo("the database is up to date")
+
+
+@app.command(rich_help_panel="Looking")
+def logs(
+    processes: Annotated[list[str] | None, typer.Argument(help="short, long, reaper, flower, postgres, ...; all if none")] = None,
+    home: Home = None,
+    level: Annotated[str, typer.Option(help="that one and above: debug, info, warning, error")] = "info",
+    dataset: Annotated[list[str] | None, typer.Option(help="only what names it")] = None,
+    last: Annotated[int, typer.Option("-n", "--last", min=0, help="so many lines first")] = 50,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="and what comes, until Ctrl-C")] = False,
+) -> None:
+    """What this home's processes log, as one stream: text in a terminal, JSON elsewhere. Files are bounded to 16 MB each."""
+    from ops import journal
+
+    if level not in journal.LEVELS:
+        raise SettingsError(cause=f"there is no level {level!r}; it is one of {', '.join(journal.LEVELS)}")
+    folder = settings_of(home).home / "logs"
+    if not folder.is_dir():
+        raise SettingsError(cause=f"there are no logs in {folder}: nothing has run in this home")
+    wanted = journal.Filter(processes or (), level, dataset or ())
+
+    def show(line: journal.Line) -> None:
+        typer.echo(line.as_text() if sys.stdout.isatty() else line.as_json())
+
+    for line in journal.lines(folder, wanted, last):
+        show(line)
+    if follow:
+        for line in journal.follow(folder, wanted):
+            show(line)
 
 
 @app.command(rich_help_panel="Processes", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

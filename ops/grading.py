@@ -30,6 +30,7 @@ from models.tokens.model import Model, Sample
 from models.tokens.row import Row, Span
 from models.tokens.verify import verify
 from workers.providers.reread import reread
+from workers.rebuild import graded
 
 SAMPLES = 400           # of one provider are enough to learn from
 TRUE_ROWS = 2_000
@@ -49,14 +50,28 @@ class Grader:
 
     def answer(self, c: Any) -> Answer | None:
         """The reply as the provider client reads it today; the whole of an answer that went on from a prefix."""
-        account = self.dataset.accounts.get(c.account)
-        found = reread(account.kind if account else "openrouter", blob.unpack_raw(c.raw), self.dataset.plan.thinking is not False)
+        found = self._read(c)
         if found is None or "continued" not in c.flags:
             return found
         ids = blob.unpack_ids(c.ids)
         text = self.model.vocabulary.decode(ids.tolist(), hidden=False).decode("utf-8", "replace")
         return replace(found, completion_ids=ids, sampled_text=text, content=text, reasoning=None,
                        usage=replace(found.usage, completion_tokens=len(ids), prompt_tokens=c.n_prompt))
+
+    def graded(self, c: Any, convention: Convention | None) -> Row | None:
+        """The row as a worker would store it today; None where the reply holds no answer any more."""
+        found, prompt_ids, prefix_ids = self._read(c), blob.unpack_ids(c.prompt_ids), None
+        if found is None:
+            return None
+        if "continued" in c.flags and found.completion_ids is not None:
+            ids = blob.unpack_ids(c.ids)
+            prefix_ids = ids[:len(ids) - len(found.completion_ids)]
+            found = replace(found, completion_ids=ids)
+        return graded(self.model, found, prompt_ids, prefix_ids, convention, c.truncated)
+
+    def _read(self, c: Any) -> Answer | None:
+        account = self.dataset.accounts.get(c.account)
+        return reread(account.kind if account else "openrouter", blob.unpack_raw(c.raw), self.dataset.plan.thinking is not False)
 
     def key(self, c: Any) -> Key:
         return (self.dataset.plan.profile, self.dataset.plan.model, c.provider, c.finish_reason)
@@ -141,12 +156,8 @@ def _outdated(c: Any, grader: Grader, convention: Convention | None) -> bool:
 
 def _regraded(c: Any, grader: Grader, convention: Convention | None) -> dict[str, Any] | None:
     """The row's new columns; None where the reply holds no answer any more or nothing changed."""
-    answer = grader.answer(c)
-    if answer is None:
-        return None
-    prompt_ids = blob.unpack_ids(c.prompt_ids)
-    row = grader.model.row(answer, prompt_ids, convention=convention, truncated=c.truncated)
-    if _told(row) == _told(row_of(c)):
+    row = grader.graded(c, convention)
+    if row is None or _told(row) == _told(row_of(c)):
         return None
     return {"id": c.sample_id, "fence": c.fence, "grade": int(row.grade), "candidates": min(row.candidates, 32_000),
             "rule": row.rule, "reason": row.reason, "delta": row.delta, "prompt_delta": row.prompt_delta, "version": row.version,

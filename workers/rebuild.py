@@ -102,15 +102,15 @@ class Rebuilder:
             work.prompt["messages"], work.prompt.get("tools"), plan.thinking)
         convention = self.conventions.get((plan.profile, plan.model, answer.provider, answer.finish_reason))
         try:
-            row = _row(model, answer, prompt_ids, work.ask.prefix_ids, convention, verdict.truncated)
+            row = graded(model, answer, prompt_ids, work.ask.prefix_ids, convention, verdict.truncated)
         except Exception as error:  # noqa: BLE001  (a paid answer is kept whatever its rebuilding does; regrade can mend it)
             log.error("rebuild_failed", sample=work.claim.id, error=type(error).__name__)
             row = Row(prompt_ids, np.empty(0, np.int32), (), Grade.REJECTED, reason="rebuild_failed", version=model.version)
         return _stored(work, exchange, verdict, answer, row), _next(work, answer, verdict)
 
 
-def _row(model: Model, answer: Answer, prompt_ids: Ids, prefix_ids: Ids | None, convention: Convention | None,
-         truncated: bool) -> Row:
+def graded(model: Model, answer: Answer, prompt_ids: Ids, prefix_ids: Ids | None, convention: Convention | None,
+           truncated: bool) -> Row:
     """The graded row. An answer that goes on from a prefix said only the rest: that is checked, then the whole is laid out."""
     if prefix_ids is None or answer.completion_ids is None:
         return model.row(answer, prompt_ids, convention=convention, truncated=truncated)

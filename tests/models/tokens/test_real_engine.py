@@ -102,7 +102,7 @@ def repeated(option: dict[str, object]) -> Iterator[dict[str, object]]:
         yield option
 
 
-@pytest.mark.parametrize(("answers", "longest"), [(70, 40), pytest.param(200, 120, marks=pytest.mark.full)])
+@pytest.mark.parametrize(("answers", "longest"), [(70, 40), pytest.param(200, 60, marks=pytest.mark.full)])
 def test_smollm2_rows_verify_and_its_verified_rows_are_exact(smollm2, tmp_path, answers, longest):
     if importlib.util.find_spec("xllamacpp") is None:
         absent("the package xllamacpp")

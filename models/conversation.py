@@ -52,8 +52,11 @@ def turn_key(primary_id: str, turn: int) -> str:
 
 
 def answer_id(primary_id: str, answer: int) -> str:
-    """A prompt's n-th further answer as a conversation; the first keeps the prompt's id, so that more can be asked later."""
-    return f"{primary_id}#a{answer}" if answer else primary_id
+    """A prompt's n-th further answer as a conversation; the first keeps the prompt's id, so that more can be asked later.
+
+    But for an id that looks like such a conversation's itself: two prompts would share it, and one would never be asked.
+    """
+    return f"{primary_id}#a{answer}" if answer or _ANSWER.search(primary_id) else primary_id
 
 
 def question_of(primary_id: str) -> str:

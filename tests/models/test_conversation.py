@@ -3,7 +3,19 @@ from typing import Any
 import pytest
 
 from models.answer import ToolCall
-from models.conversation import Document, End, Message, Next, Reason, document, next_turn
+from models.conversation import (
+    Document,
+    End,
+    Message,
+    Next,
+    Reason,
+    answer_id,
+    answer_number,
+    document,
+    next_turn,
+    question_of,
+    turn_key,
+)
 
 
 def user(text: str) -> Message:
@@ -82,3 +94,25 @@ def test_a_call_that_the_recording_does_not_have_gets_no_made_up_result() -> Non
     assert next_turn("c", start, "", tool_calls=(ToolCall("x", "f", "{}"),)) == End(Reason.CALL_NOT_RECORDED)
     unanswered = document([user("1")], later=[calling(("a", "f", "{}"))])
     assert next_turn("c", unanswered, "", tool_calls=(ToolCall("x", "f", "{}"),)) == End(Reason.CALL_NOT_RECORDED)
+
+
+GIVEN = ["x", "x#a1", "x#a1#a0", "x#a0", "x#a10", "#a1", "x#t3", "x#a1#t2", "x#a", "x#a12345", "x y#a2"]
+
+
+def test_no_prompt_and_no_further_answer_ever_share_an_id() -> None:
+    made = [answer_id(given, n) for given in GIVEN for n in range(1_000)]
+    assert len(set(made)) == len(made)
+    keys = [turn_key(m, 0) for m in made]
+    assert not set(keys) & set(made)
+
+
+@pytest.mark.parametrize("given", GIVEN)
+@pytest.mark.parametrize("n", [0, 1, 7])
+def test_an_answers_id_tells_its_prompt_and_its_number(given: str, n: int) -> None:
+    made = answer_id(given, n)
+    assert question_of(made) == given
+    assert (answer_number(turn_key(made, 0)), answer_number(turn_key(made, 4))) == (n, n)
+
+
+def test_a_usual_prompts_first_answer_keeps_its_id() -> None:
+    assert [answer_id(given, 0) for given in ("x", "x#t3", "a b")] == ["x", "x#t3", "a b"]

@@ -125,8 +125,10 @@ class Attempt(Base):
     completion_tokens: Mapped[int | None] = mapped_column(Integer)
     cost_nusd: Mapped[int | None] = mapped_column(BigInteger)
     latency_ms: Mapped[int | None] = mapped_column(Integer)
+    bill_at: Mapped[datetime | None] = mapped_column(Time)        # when its bill is asked for next; null: never
 
     __table_args__ = (
+        Index("attempt_bill", "bill_at", postgresql_where=text("bill_at is not null")),
         Index("attempt_open", "dataset_id", postgresql_where=text("ended_at is null")),
         Index("attempt_ended", "dataset_id", "ended_at"),
         {"postgresql_with": {"fillfactor": "85"}},

@@ -21,17 +21,19 @@ from models.errors import SettingsError, StoreError
 from models.hint import queue_of
 from models.plan import Account
 from models.settings import Settings
-from models.states import DatasetState, Lane
+from models.states import Closed, DatasetState, Lane
 from models.store import calibrations, datasets, forecasts, sweeps
+from models.store.bills import Unbilled
 from models.store.datasets import Dataset
+from workers import bills
 from workers.app import run_worker
-from workers.bills import Bills
-from workers.generate import WAITERS, Endpoint, Waiting, generate
+from workers.generate import WAITERS, Waiting, generate
 from workers.hands import Hands, left_by_the_dead
 from workers.ledger import Ledger
 from workers.limiter import Limiter
 from workers.pool import Life
 from workers.providers import connect
+from workers.providers.base import Provider
 from workers.rebuild import Rebuilder
 from workers.spool import Spool
 
@@ -39,6 +41,7 @@ log = structlog.get_logger()
 LOOK_EVERY_S = 1.5
 CALIBRATIONS_EVERY_S = 30.0
 BILLS_EVERY_S = 1.0
+UNWANTED = (Closed.BUDGET, Closed.MONEY, Closed.WASTE)     # what is still to come of a dataset closed for these
 
 
 class Worker:
@@ -53,6 +56,7 @@ class Worker:
         self._endpoints: dict[str, Endpoint] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._in_flight = 0
+        self.calls: dict[int, Work] = {}
         self.waiting = Waiting(max(1, min(WAITERS, concurrency // 8)))   # of a small lane they would take all slots
         self._lag_s = 0.0
         self._calibrated_at = -CALIBRATIONS_EVERY_S
@@ -73,7 +77,6 @@ class Worker:
         self.ledger = Ledger(self._engine, self.id, self._lane, self._spool)
         self.ledger.start()
         await self._bury_predecessors()
-        self.bills = Bills(self._engine)
         await self._look()
         for every_s, duty in ((LOOK_EVERY_S, self._look), (self._settings.heartbeat_s, self._beat),
                               (BILLS_EVERY_S, self._collect)):
@@ -195,13 +198,21 @@ class Worker:
             if dataset.plan.profile not in self.rebuilder.opened:
                 await self.rebuilder.open(dataset.plan.profile)
         self._datasets = {d.name: d for d in known}
+        unwanted = {d.name for d in known if d.closed_reason in UNWANTED}
+        if calls := [w for w in self.calls.values() if w.dataset.name in unwanted]:
+            hang_up(calls)
         await perform_whole(self._engine, forecasts.refresh)   # whoever sees that it is due: no reaper is needed
         if monotonic() - self._calibrated_at > CALIBRATIONS_EVERY_S:
             self.rebuilder.conventions = await perform(self._engine, calibrations.newest)
             self._calibrated_at = monotonic()
 
     async def _collect(self) -> None:
-        await self.bills.collect()
+        await bills.collect(self._engine, self._asked)
+
+    async def _asked(self, call: Unbilled) -> Provider | None:
+        dataset = next((d for d in self._datasets.values() if d.id == call.dataset_id), None)
+        account = dataset.accounts.get(call.account) if dataset else None
+        return (await self._endpoint(call.account, account)).provider if account else None
 
     async def _beat(self) -> None:
         facts = {"lag_ms": round(self._lag_s * 1000), "token_wait_ms": round(self.rebuilder.wait_s * 1000),

@@ -18,6 +18,35 @@ class Bill:
     provider: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Unbilled:
+    """A call that was booked as an estimate, and the name its provider knows it by."""
+
+    id: int
+    fence: int
+    dataset_id: int
+    account: str
+    generation_id: str
+
+
+# Asked for first at once, then when the call is three times as old as at the last time, for two days: a dozen times in all.
+# Whoever takes a call moves its next time on, so that another worker asks again should this one die.
+_DUE = text("""
+with due as materialized (
+  select sample_id, fence from attempt where bill_at <= clock_timestamp() order by bill_at limit :p_n
+  for no key update skip locked)
+update attempt a set bill_at = case when a.ended_at > clock_timestamp() - interval '2 days'
+  then clock_timestamp() + greatest(interval '5 seconds', 2 * (clock_timestamp() - a.ended_at)) end
+from due where a.sample_id = due.sample_id and a.fence = due.fence
+returning a.sample_id, a.fence, a.dataset_id, a.account, a.generation_id""")
+
+
+def due(connection: Connection, n: int) -> list[Unbilled]:
+    """Up to n calls whose bill is to be asked for now, whichever worker made them. No two callers get the same."""
+    return [Unbilled(row.sample_id, row.fence, row.dataset_id, row.account or "", row.generation_id)
+            for row in connection.execute(_DUE, {"p_n": n})]
+
+
 _CORRECT = text("""
 with b as materialized (
   select * from unnest(cast(:p_ids as bigint[]), cast(:p_fences as int[]), cast(:p_prompts as int[]),
@@ -29,10 +58,13 @@ was as materialized (
   from b join attempt a on a.sample_id = b.id and a.fence = b.fence
   where a.basis = 'estimate' and a.ended_at is not null order by a.sample_id, a.fence for no key update of a),
 mended as (
-  update attempt a set basis = 'usage', prompt_tokens = b.prompt_tokens, completion_tokens = b.completion_tokens,
+  update attempt a set basis = 'usage', bill_at = null, prompt_tokens = b.prompt_tokens, completion_tokens = b.completion_tokens,
     cost_nusd = b.cost_nusd, provider = coalesce(nullif(b.provider, ''), a.provider)
   from b join was w on w.sample_id = b.id and w.fence = b.fence where a.sample_id = b.id and a.fence = b.fence
   returning w.dataset_id, b.prompt_tokens + b.completion_tokens - w.billed as billed, b.cost_nusd - w.cost as cost),
+stored as (
+  update completion c set billed_prompt_tokens = b.prompt_tokens, billed_tokens = b.completion_tokens, cost_nusd = b.cost_nusd
+  from b join was w on w.sample_id = b.id and w.fence = b.fence where c.sample_id = b.id and c.fence = b.fence),
 sums as materialized (
   select dataset_id, sum(billed) as billed, sum(cost) as cost, count(*) as n from mended group by 1),
 locked as materialized (

@@ -55,7 +55,10 @@ class NextTurn:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What became of one claim. `wait_s`: not before so many seconds from now, on the database clock."""
+    """What became of one claim. `wait_s`: not before so many seconds from now, on the database clock.
+
+    has_bill: the provider keeps books, where what is an estimate here can be looked up by its generation id.
+    """
 
     id: int
     fence: int
@@ -77,6 +80,7 @@ class Settlement:
     latency_ms: int | None = None
     stored: Stored | None = None
     next_turn: NextTurn | None = None
+    has_bill: bool = False
     blamed: bool = field(default=False)   # the sample was in hand when its worker died
 
 
@@ -84,7 +88,7 @@ _ATTEMPT = {
     "id": "bigint", "fence": "int", "event": "text", "code": "text", "wait_s": "float8", "burns": "bool",
     "possibly_paid": "bool", "ignore": "text", "basis": "text", "prompt_tokens": "int", "completion_tokens": "int",
     "cost_nusd": "bigint", "provider": "text", "quantization": "text", "model": "text", "generation_id": "text",
-    "status": "int", "latency_ms": "int", "blamed": "bool"}
+    "status": "int", "latency_ms": "int", "has_bill": "bool", "blamed": "bool"}
 _STORED = {
     "grade": "int", "version": "text", "trainable": "bool", "truncated": "bool", "finish_reason": "text",
     "account": "text", "fingerprint": "text", "sampling": "text", "n_prompt": "int", "n_tokens": "int",
@@ -150,7 +154,8 @@ closed as (
   update attempt a set ended_at = clock_timestamp(), action = w.event, code = w.code, basis = w.basis,
     provider = w.provider, quantization = w.quantization, model = w.model, generation_id = w.generation_id,
     status = w.status, prompt_tokens = w.prompt_tokens, completion_tokens = w.completion_tokens,
-    cost_nusd = w.cost_nusd, latency_ms = w.latency_ms
+    cost_nusd = w.cost_nusd, latency_ms = w.latency_ms,
+    bill_at = case when w.has_bill and w.basis = 'estimate' and w.generation_id <> '' then clock_timestamp() end
   from was w where a.sample_id = w.id and a.fence = w.fence
   returning w.dataset_id, w.open, w.reserved_tokens, w.reserved_nusd,
     w.prompt_tokens + w.completion_tokens - w.billed as billed, w.cost_nusd - w.cost as cost),

@@ -1,8 +1,10 @@
 """Where tokens and money went."""
 
+from sqlalchemy import text
+
 from models.states import Event, Lane
 from models.store import bills, spending, totals
-from models.store.bills import Bill
+from models.store.bills import Bill, Unbilled
 from tests.hand import LONG_MAX, SHORT_MAX, Hand, done, ended, stored
 
 
@@ -65,3 +67,58 @@ async def test_a_bill_takes_the_place_of_an_estimate_once(store: Hand) -> None:
     row = await store.one("select * from attempt where sample_id = :id", id=lost.id)
     assert (row.basis, row.prompt_tokens, row.completion_tokens, row.cost_nusd, row.provider) == ("usage", 4, 50, 5, "Q")
     await store.check_counters()
+
+
+async def test_what_was_estimated_under_a_name_is_asked_for_until_its_bill_is_there(store: Hand) -> None:
+    d = await store.dataset()
+    named, nameless, engines, billed = (await store.claim(await store.samples(d, 4))).values()
+    lost = {"event": Event.RETRY, "basis": "estimate"}
+    await store.settle(
+        ended(named, **lost, generation_id="gen-1", has_bill=True), ended(nameless, **lost, has_bill=True),
+        ended(engines, **lost, generation_id="gen-2"), done(billed, generation_id="gen-3", has_bill=True))
+    assert await store.do(bills.due, 10) == [Unbilled(named.id, named.fence, d, "home", "gen-1")]
+    assert await store.do(bills.due, 10) == []          # somebody asks for it just now
+    await _later(store, 60)
+    [again] = await store.do(bills.due, 10)
+    await store.do(bills.correct, [Bill(again.id, again.fence, 1, 1, 1)])
+    assert await store.all("select from attempt where bill_at is not null") == []
+
+
+async def test_a_bill_that_never_comes_is_asked_for_a_dozen_times_over_two_days(store: Hand) -> None:
+    d = await store.dataset()
+    [claim] = (await store.claim(await store.samples(d))).values()
+    await store.settle(ended(claim, Event.RETRY, basis="estimate", generation_id="gen-1", has_bill=True))
+    asked = 0
+    while await store.do(bills.due, 10):
+        asked += 1
+        waits = await store.one("select extract(epoch from bill_at - clock_timestamp())::float8 as s from attempt")
+        await _later(store, waits.s or 0)
+    assert 8 <= asked <= 16
+
+
+async def test_calls_that_wait_for_their_bill_are_shared_out(store: Hand) -> None:
+    d = await store.dataset()
+    claims = await store.claim(await store.samples(d, 7))
+    await store.settle(*(ended(c, Event.RETRY, basis="estimate", generation_id=f"gen-{c.id}", has_bill=True)
+                         for c in claims.values()))
+    first, second = await store.do(bills.due, 4), await store.do(bills.due, 4)
+    assert (len(first), len(second)) == (4, 3)
+    assert {c.id for c in first + second} == set(claims)
+
+
+async def test_a_bill_mends_the_cost_of_the_row_it_paid_for(store: Hand) -> None:
+    d = await store.dataset()
+    [claim] = (await store.claim(await store.samples(d))).values()
+    await store.settle(done(claim, basis="estimate", cost_nusd=7))
+    await store.do(bills.correct, [Bill(claim.id, claim.fence, 4, 11, 500)])
+    row = await store.one("select billed_prompt_tokens, billed_tokens, cost_nusd from completion")
+    assert tuple(row) == (4, 11, 500)
+    await store.check_counters()
+
+
+async def _later(store: Hand, seconds: float) -> None:
+    """As if so much time had passed."""
+    async with store.engine.begin() as connection:
+        await connection.execute(text("""
+            update attempt set ended_at = ended_at - make_interval(secs => :s), bill_at = bill_at - make_interval(secs => :s)
+            where bill_at is not null"""), {"s": seconds})

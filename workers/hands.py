@@ -45,6 +45,10 @@ class Hands:
                 _SLOT.pack_into(self._map, slot * _SLOT.size, 0)
                 self._free.append(slot)
 
+    def rejoin(self, worker_id: int) -> None:
+        """What is in hand from now on is held under another name of this worker."""
+        self.path = self.path.rename(self.path.with_name(f"{worker_id}.hands"))
+
     def close(self) -> None:
         self._map.close()
         os.close(self._file)

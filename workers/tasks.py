@@ -21,13 +21,14 @@ from models.errors import SettingsError, StoreError
 from models.hint import queue_of
 from models.plan import Account
 from models.settings import Settings
-from models.states import DatasetState, Lane
+from models.states import Closed, DatasetState, Lane
 from models.store import calibrations, datasets, forecasts, sweeps
 from models.store.bills import Unbilled
 from models.store.datasets import Dataset
 from workers import bills
 from workers.app import run_worker
-from workers.generate import WAITERS, Endpoint, Waiting, generate
+from workers.asking import Endpoint, Work, hang_up
+from workers.generate import WAITERS, Waiting, generate
 from workers.hands import Hands, left_by_the_dead
 from workers.ledger import Ledger
 from workers.limiter import Limiter
@@ -41,6 +42,7 @@ log = structlog.get_logger()
 LOOK_EVERY_S = 1.5
 CALIBRATIONS_EVERY_S = 30.0
 BILLS_EVERY_S = 1.0
+UNWANTED = (Closed.BUDGET, Closed.MONEY, Closed.WASTE)     # what is still to come of a dataset closed for these
 
 
 class Worker:
@@ -55,6 +57,7 @@ class Worker:
         self._endpoints: dict[str, Endpoint] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._in_flight = 0
+        self.calls: dict[int, Work] = {}
         self.waiting = Waiting(max(1, min(WAITERS, concurrency // 8)))   # of a small lane they would take all slots
         self._lag_s = 0.0
         self._calibrated_at = -CALIBRATIONS_EVERY_S
@@ -196,6 +199,9 @@ class Worker:
             if dataset.plan.profile not in self.rebuilder.opened:
                 await self.rebuilder.open(dataset.plan.profile)
         self._datasets = {d.name: d for d in known}
+        unwanted = {d.name for d in known if d.closed_reason in UNWANTED}
+        if calls := [w for w in self.calls.values() if w.dataset.name in unwanted]:
+            hang_up(calls)
         await perform_whole(self._engine, forecasts.refresh)   # whoever sees that it is due: no reaper is needed
         if monotonic() - self._calibrated_at > CALIBRATIONS_EVERY_S:
             self.rebuilder.conventions = await perform(self._engine, calibrations.newest)
@@ -218,6 +224,7 @@ class Worker:
             log.error("worker_was_declared_dead", worker=self.id)
             self.id = await self._join()
             self.ledger.rejoin(self.id)
+            self._hands.rejoin(self.id)
         await self.ledger.give_back_strays()
 
 

@@ -86,3 +86,14 @@ def test_a_torn_file_is_read_as_far_as_it_goes(tmp_path):
     (tmp_path / "9.hands").write_bytes((5).to_bytes(8, "little") + b"\x01\x02")
     (tmp_path / "10.hands").write_bytes(b"")
     assert dead(tmp_path) == [(10, []), (9, [5])]
+
+
+def test_a_worker_under_a_new_name_holds_under_it(hands, tmp_path):
+    with hands.hold(5):
+        hands.rejoin(4)
+        with hands.hold(6):
+            (tmp_path / "copy").mkdir()
+            (tmp_path / "copy" / hands.path.name).write_bytes(hands.path.read_bytes())
+            assert dead(tmp_path / "copy") == [(4, [5, 6])]
+    assert [path.name for path in tmp_path.glob("*.hands")] == ["4.hands"]
+    assert dead(tmp_path) == []

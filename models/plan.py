@@ -57,7 +57,7 @@ class Account(Part):
 class LanePlan(Part):
     max_tokens: int = Field(ge=1, le=1_000_000)
     concurrency: int = Field(ge=1, le=10_000)
-    stream: bool = False
+    stream: bool | None = None          # by default in the long lane, where a stream that is left is billed no further
     deadline_s: float | None = Field(None, gt=0)    # of one call, whatever it is doing; by default what max_tokens may take
 
 

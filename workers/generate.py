@@ -8,49 +8,33 @@ Nothing is asked without a committed claim, and whatever was asked is settled: a
 import asyncio
 import random
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import monotonic
 from typing import Any, Protocol
 
 import structlog
 
-from models import blob, tracing
-from models.blob import Ids
+from models import tracing
 from models.errors import DraftmillError
 from models.names import cleaned
-from models.plan import Account
-from models.sampling import drawn
 from models.states import DatasetState, Event, Lane
 from models.store.claims import Claim
 from models.store.datasets import NUSD, Dataset
 from models.store.settlements import Settlement
+from workers.asking import Endpoint, Stopped, Work, asked, prepared
 from workers.ledger import Ledger
-from workers.limiter import Limiter, Outcome
-from workers.providers.base import Ask, Exchange, Limits, Provider
+from workers.limiter import Outcome
+from workers.providers.base import Exchange
 from workers.rebuild import Rebuilder
 from workers.verdict import Action, Billed, History, Scope, Verdict, judge
 
 log = structlog.get_logger()
-# The total deadline of a call: max_tokens at the slowest believable speed, and a while on top. 22 and 35 minutes in the
-# usual lanes; one's own engine queues instead of refusing, and asking it again only lengthens the queue.
-SLOWEST_TOKENS_PER_S, PATIENCE_S = 8.0, 60.0
-OWN_SLOWEST_TOKENS_PER_S, OWN_PATIENCE_S = 2.0, 300.0
 SLOT_WAIT_S = 120.0            # then the hint ends; the reaper sends another
 PROBE_EVERY_S = 20.0
 ROOM_WAIT_S, ROOM_PAUSE_S = 30.0, (0.2, 0.6)
 WAITERS = 16                   # hints per dataset and worker that wait for room in its budget
-NO_ROOM_NOW = "no_room"
+NO_ROOM_NOW, STOPPED = "no_room", "shutdown"
 ANSWERED = {"provider_bad_request", "empty_completion", "no_choices", "no_message", "bad_schema"}   # by somebody who is there
-
-
-@dataclass(slots=True)
-class Endpoint:
-    """An account as this worker uses it."""
-
-    name: str
-    account: Account
-    provider: Provider
-    limiter: Limiter
 
 
 class Mill(Protocol):
@@ -59,20 +43,12 @@ class Mill(Protocol):
     ledger: Ledger
     rebuilder: Rebuilder
     waiting: "Waiting"
+    calls: dict[int, Work]      # by sample
 
     def dataset(self, name: str) -> Dataset | None: ...
     async def endpoint(self, dataset: Dataset, sample_id: int) -> Endpoint: ...
     def crowded(self, endpoint: Endpoint) -> bool: ...
     async def close(self, dataset: Dataset, reason: str) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    dataset: Dataset
-    endpoint: Endpoint
-    claim: Claim
-    prompt: dict[str, Any]
-    ask: Ask
 
 
 async def generate(mill: Mill, sample_id: int, dataset_name: str) -> str:
@@ -129,15 +105,8 @@ async def _once(mill: Mill, sample_id: int, dataset_name: str) -> str:
         claim = await mill.ledger.claim(sample_id, endpoint.name)
         if not isinstance(claim, Claim):
             return "not_claimed" if claim is None else NO_ROOM_NOW
-        work = None
         try:
-            work = await _prepare(mill, dataset, endpoint, claim)
-            with tracing.span("call", account=endpoint.name, model=work.ask.model, fence=claim.fence) as traced:
-                exchange = await endpoint.provider.ask(work.ask)
-                traced.say(status=exchange.status, elapsed_s=exchange.elapsed_s)
-        except asyncio.CancelledError:
-            await asyncio.shield(mill.ledger.settle(_released(claim, work)))
-            raise
+            exchange, work = await _called(mill, dataset, endpoint, claim)
         except Exception as error:  # noqa: BLE001  (the outermost loop of a sample: whatever failed, its claim must end)
             return await _failed(mill, claim, error)
         verdict = judge(work.ask, exchange, _history(claim, dataset))
@@ -169,37 +138,38 @@ async def _through(ending: Any) -> None:
         raise
 
 
-async def _prepare(mill: Mill, dataset: Dataset, endpoint: Endpoint, claim: Claim) -> Work:
-    prompt = blob.unpack_json(claim.prompt)
-    plan = dataset.plan
-    lane = plan.lane(Lane(claim.lane).label)
-    sampling = drawn(plan.sampling, claim.key)
-    effort = sampling.pop("reasoning_effort", None)
-    prompt_ids = await mill.rebuilder.prompt_ids(plan, claim.id, prompt)
-    prefix = _prefix(claim, endpoint)
-    ask = Ask(
-        model=plan.model, messages=prompt["messages"], tools=prompt.get("tools"),
-        max_tokens=claim.max_tokens - (0 if prefix is None else len(prefix)),
-        sampling=sampling, routing=plan.routing.body(),
-        reasoning={**(plan.reasoning or {}), **({"effort": effort} if effort else {})} or None,
-        thinking=plan.thinking, thinking_key=mill.rebuilder.thinking_key(plan), ignore=(*(claim.ignore or ()), *dataset.excluded),
-        stream=lane.stream, limits=Limits(total_s=lane.deadline_s or _deadline_s(claim.max_tokens, endpoint)),
-        prompt_ids=prompt_ids, prefix_ids=prefix, expected_prompt_tokens=None if prompt_ids is None else len(prompt_ids))
-    return Work(dataset, endpoint, claim, prompt, ask)
+async def _called(mill: Mill, dataset: Dataset, endpoint: Endpoint, claim: Claim) -> tuple[Exchange, Work]:
+    """The call of a claim. Where this process is told to stop, what the call had until then is settled before it does."""
+    work = None
+    try:
+        work = mill.calls[claim.id] = await prepared(mill.rebuilder, dataset, endpoint, claim)
+        with tracing.span("call", account=endpoint.name, model=work.ask.model, fence=claim.fence) as traced:
+            exchange = await asked(work)
+            traced.say(status=exchange.status, elapsed_s=exchange.elapsed_s)
+        return exchange, work
+    except asyncio.CancelledError:
+        await asyncio.shield(mill.ledger.settle(Settlement(claim.id, claim.fence, Event.RELEASE, STOPPED)))
+        raise
+    except Stopped as stopped:
+        assert work is not None
+        await asyncio.shield(_stopped(mill, work, stopped.exchange))
+        raise asyncio.CancelledError from None
+    finally:
+        mill.calls.pop(claim.id, None)
 
 
-def _deadline_s(max_tokens: int, endpoint: Endpoint) -> float:
-    if endpoint.account.kind == "openrouter":
-        return max_tokens / SLOWEST_TOKENS_PER_S + PATIENCE_S
-    return max_tokens / OWN_SLOWEST_TOKENS_PER_S + OWN_PATIENCE_S
-
-
-def _prefix(claim: Claim, endpoint: Endpoint) -> Ids | None:
-    """The ids a promoted sample goes on from: an engine's own, where the endpoint takes ids and they leave room."""
-    if claim.prefix_ids is None or endpoint.account.kind == "openrouter":
-        return None
-    ids = blob.unpack_ids(claim.prefix_ids)
-    return ids if 0 < len(ids) < claim.max_tokens else None
+async def _stopped(mill: Mill, work: Work, exchange: Exchange | None) -> None:
+    """A call that our own stop cut short burns no attempt; what it may have cost is booked. One that had its answer is done."""
+    claim = work.claim
+    if exchange is None:
+        await mill.ledger.settle(Settlement(claim.id, claim.fence, Event.RELEASE, STOPPED))
+        return
+    verdict = judge(work.ask, exchange, _history(claim, work.dataset))
+    if verdict.code != "cancelled":
+        await _finish(mill, work, exchange, verdict)
+        return
+    released = replace(_settlement(work, exchange, verdict, None, None), event=Event.RELEASE, code=STOPPED)
+    await mill.ledger.settle(released)
 
 
 def _history(claim: Claim, dataset: Dataset) -> History:
@@ -232,26 +202,11 @@ async def _finish(mill: Mill, work: Work, exchange: Exchange, verdict: Verdict) 
         except Exception as error:  # noqa: BLE001  (the answer is paid for: its cost must be booked and its claim must end)
             log.error("row_failed", sample=work.claim.id, error=type(error).__name__)
             verdict = replace(verdict, action=Action.DROP, code="internal_error")
-    settlement = _settlement(work, exchange, verdict, stored, next_turn)
-    await mill.ledger.settle(settlement)
+    await mill.ledger.settle(_settlement(work, exchange, verdict, stored, next_turn))
     if verdict.halts and verdict.scope is Scope.DATASET:
         await mill.close(work.dataset, verdict.code)
     elif verdict.halts and verdict.scope is Scope.ACCOUNT:
         await work.endpoint.limiter.pause(verdict.code, PROBE_EVERY_S)
-
-
-def _released(claim: Claim, work: Work | None) -> Settlement:
-    """A call cut short by our own stop: the provider may go on and bill it, so what an answer costs here is booked.
-
-    No attempt is burnt. Nothing is booked where nothing was asked yet.
-    """
-    if work is None:
-        return Settlement(claim.id, claim.fence, Event.RELEASE, "shutdown")
-    prompt = work.ask.expected_prompt_tokens or 0
-    answer = min(claim.max_tokens, int(work.dataset.mean_tokens or claim.max_tokens))
-    billed = Billed(prompt, answer, basis="estimate")
-    return Settlement(claim.id, claim.fence, Event.RELEASE, "shutdown", basis="estimate", prompt_tokens=prompt,
-                      completion_tokens=answer, cost_nusd=round(_cost_usd(work, billed) * NUSD))
 
 
 def _settlement(work: Work, exchange: Exchange, verdict: Verdict, stored: Any, next_turn: Any) -> Settlement:

@@ -33,7 +33,7 @@ from workers.providers.base import Exchange
 from workers.verdict import Verdict
 
 if TYPE_CHECKING:
-    from workers.generate import Work
+    from workers.asking import Work
 
 T = TypeVar("T")
 log = structlog.get_logger()

@@ -5,13 +5,14 @@
 A provider never raises for what the other side or the network did: that is an Exchange with a `fault`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
 from models.answer import Answer
 from models.blob import Ids
+from workers.providers.listing import Listed
 
 
 class Fault(StrEnum):
@@ -109,6 +110,12 @@ class Provider(Protocol):
     kind: str
 
     async def ask(self, ask: Ask) -> Exchange: ...
+
+    async def hosts(self, model: str) -> tuple[Listed, ...]:
+        """Who serves the model, as last listed; () where nobody is listed or the listing cannot be read. Never raises."""
+
+    def cancels(self, hosts: Sequence[Listed]) -> bool:
+        """Whether a stream that is left ends there, and its bill with it, whichever of these hosts serves it."""
 
     def stop(self, wanted: Callable[[Ask], bool]) -> int:
         """End the calls in flight that are wanted gone; each returns with Fault.CANCELLED and what it had. How many."""

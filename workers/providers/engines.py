@@ -5,7 +5,7 @@ from a prefix (Answer.completion_ids then holds prefix and continuation, content
 `continued`), and on SGLang when its chat route turns out not to give ids.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from models.blob import Ids
 from workers.providers import reading
 from workers.providers.base import Ask, Exchange
 from workers.providers.http import Door, Key
+from workers.providers.listing import Listed
 
 Body = dict[str, Any]
 CHAT_ONLY = ("logprobs", "top_logprobs", "reasoning_effort")
@@ -70,6 +71,12 @@ class Engine:
     def as_chat(document: Mapping[str, Any]) -> Mapping[str, Any]:
         """The native reply in the shape of a chat reply."""
         return document
+
+    async def hosts(self, model: str) -> tuple[Listed, ...]:
+        return ()
+
+    def cancels(self, hosts: Sequence[Listed]) -> bool:
+        return self.streams_ids
 
     def stop(self, wanted: Callable[[Ask], bool]) -> int:
         return self._door.stop(wanted)

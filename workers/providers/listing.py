@@ -4,7 +4,7 @@ Fields: openrouter.ai/docs/api-reference/list-endpoints-for-a-model. What is not
 the plan demands it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +65,25 @@ def refusal(listed: Listed, plan: DatasetPlan) -> str:
     return ""
 
 
+def admitted(hosts: Sequence[Listed], plan: DatasetPlan, ignored: Collection[str] = ()) -> list[Listed]:
+    """Those that may be asked. ignored: names or slugs left out beside the plan's own."""
+    names = _lower(ignored)
+    return [h for h in hosts if not refusal(h, plan) and not names & {h.slug, h.provider.lower()}]
+
+
+def served(hosts: Sequence[Listed], provider: str, plan: DatasetPlan) -> str:
+    """At which precision a reply was served, "" where that cannot be told.
+
+    A host may be listed once for each precision; the router keeps to what the plan admits where it admits one of them.
+    """
+    name, _, tag = provider.lower().partition("/")
+    if tag:
+        return tag
+    own = [h for h in hosts if name in (h.provider.lower(), h.slug)]
+    found = {h.quantization for h in admitted(own, plan) or own}
+    return found.pop() if len(found) == 1 else ""
+
+
 def caution(listed: Listed, plan: DatasetPlan) -> str:
     """What a plan that admits it should know."""
     most = plan.long.max_tokens
@@ -73,7 +92,7 @@ def caution(listed: Listed, plan: DatasetPlan) -> str:
     return ""
 
 
-def _lower(names: list[str]) -> set[str]:
+def _lower(names: Collection[str]) -> set[str]:
     return {name.lower() for name in names}
 
 

@@ -3,16 +3,20 @@
 Request options and reply shapes: openrouter.ai/docs/api-reference. Reasoning is never excluded: what is hidden cannot be rebuilt.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import Any
 from urllib.parse import quote
 
-from workers.providers import reading
-from workers.providers.base import Ask, Exchange
+from workers.providers import listing, reading
+from workers.providers.base import Ask, Exchange, Limits
 from workers.providers.document import load
-from workers.providers.http import Door, Key
+from workers.providers.http import SIDE_LIMITS, Door, Key
+from workers.providers.listing import Listed
 
-METADATA = {"X-OpenRouter-Metadata": "enabled"}
+# The first call of a model waits for its listing, no later one.
+LOOK_AGAIN_S, TRY_AGAIN_S, LOOK_LIMITS = 600.0, 60.0, Limits(total_s=5.0)
 
 
 class OpenRouter:
@@ -21,6 +25,8 @@ class OpenRouter:
     def __init__(self, base_url: str, key: Key, max_connections: int) -> None:
         self._door = Door(base_url, key, max_connections)
         self._slugs: dict[str, str] = {}   # display name -> slug, learned from the endpoints
+        self._hosts: dict[str, tuple[Listed, ...]] = {}
+        self._looks: dict[str, tuple[float, asyncio.Task[None]]] = {}     # model -> when its listing was last asked for
 
     def __repr__(self) -> str:
         return f"OpenRouter({self._door!r})"
@@ -62,10 +68,27 @@ class OpenRouter:
     def stop(self, wanted: Callable[[Ask], bool]) -> int:
         return self._door.stop(wanted)
 
-    async def endpoints(self, model: str) -> list[dict[str, Any]]:
+    async def hosts(self, model: str) -> tuple[Listed, ...]:
+        """As `endpoints` said at most ten minutes ago or so; looked up again behind the calls."""
+        at, look = self._looks.get(model, (0.0, None))
+        if look is None or (look.done() and monotonic() - at > (LOOK_AGAIN_S if self._hosts.get(model) else TRY_AGAIN_S)):
+            look = asyncio.create_task(self._look(model))
+            self._looks[model] = monotonic(), look
+        if model not in self._hosts:
+            await asyncio.shield(look)
+        return self._hosts.get(model, ())
+
+    async def _look(self, model: str) -> None:
+        found = tuple(map(listing.read, await self.endpoints(model, LOOK_LIMITS)))
+        self._hosts[model] = found or self._hosts.get(model, ())
+
+    def cancels(self, hosts: Sequence[Listed]) -> bool:
+        return bool(hosts) and all(host.cancels for host in hosts)
+
+    async def endpoints(self, model: str, limits: Limits = SIDE_LIMITS) -> list[dict[str, Any]]:
         """One entry per provider and quantization that serves the model, as listed; [] when the listing cannot be read."""
         author, _, slug = model.partition("/")
-        data = await self._data(f"/models/{quote(author, safe='')}/{quote(slug, safe=':')}/endpoints")
+        data = await self._data(f"/models/{quote(author, safe='')}/{quote(slug, safe=':')}/endpoints", limits)
         found = data.get("endpoints")
         listed = [e for e in found if isinstance(e, dict)] if isinstance(found, list) else []
         for entry in listed:
@@ -86,8 +109,8 @@ class OpenRouter:
         """native_tokens_*, provider_name, total_cost, cancelled, ... of one call; {} when it is not known (yet)."""
         return await self._data(f"/generation?id={quote(generation_id, safe='')}")
 
-    async def _data(self, path: str) -> dict[str, Any]:
-        exchange = await self._door.get(path)
+    async def _data(self, path: str, limits: Limits = SIDE_LIMITS) -> dict[str, Any]:
+        exchange = await self._door.get(path, limits)
         if exchange.status != 200 or exchange.fault is not None:
             return {}
         try:
@@ -98,4 +121,8 @@ class OpenRouter:
         return data if isinstance(data, dict) else {}
 
     async def aclose(self) -> None:
+        looks = [look for _, look in self._looks.values()]
+        for look in looks:
+            look.cancel()
+        await asyncio.gather(*looks, return_exceptions=True)
         await self._door.aclose()

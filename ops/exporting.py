@@ -126,8 +126,9 @@ def _told(name: str, out: str, summary: Summary) -> Iterator[str]:
     left = ", ".join(f"{reason} {n:,}" for reason, n in tally.left_out.most_common())
     if left:
         yield f"  left out: {left}"
-    for form, (equal, tried) in sorted(summary.rates.items()):
-        yield f"  {form}: {equal:,} of {tried:,} rows keep their ids when rendered again"
+    for form, found in sorted(summary.rates.items()):
+        kept = f"{found['equal']:,} of {found.total():,} rows keep their ids when rendered again"
+        yield f"  {form}: {kept}, {found['longer']:,} more only get something behind them"
     for n, share in summary.coverage.items():
         yield f"  a draft vocabulary of {n:,} ids covers {share:.2%} of the supervised tokens"
 

@@ -1,9 +1,11 @@
 """What a trainer's own loader makes of an export's token rows. Run as a script by an interpreter that has the trainer:
 
     python loaders.py specforge|speculators EXPORT TRUTH LONGEST [TOKENIZER]
+    python loaders.py specforge-chat EXPORT TRUTH LONGEST TOKENIZER TEMPLATE
 
 TRUTH: JSONL of input_ids and loss_mask, from the database. Prints one line; exit 0: the same rows, 1: others, 3: no such
-trainer here. Nothing of ours is imported, since nothing of ours is installed there.
+trainer here. The chat form is only measured: how many of its rows get their ids by the trainer's own rendering. Nothing of
+ours is imported, since nothing of ours is installed there.
 """
 
 import hashlib
@@ -33,6 +35,25 @@ def specforge(export: Path, longest: int, _: str) -> Iterator[Pair]:
             yield task["payload"]["input_ids"], task["payload"]["loss_mask"]
 
 
+def measured(wanted: "Counter[bytes]", export: Path, longest: int, tokenizer: str, template: str) -> str:
+    """The trainer shuffles and drops names, so what counts is whether ids are those of any row."""
+    from specforge.data.prompt_builder import prepare_prompt_tasks
+    from transformers import AutoTokenizer  # type: ignore[import-not-found,unused-ignore]
+
+    words = AutoTokenizer.from_pretrained(tokenizer)  # type: ignore[no-untyped-call,unused-ignore]
+    rows = equal = nearly = 0
+    for file in sorted((export / "specforge").rglob("*.jsonl")):
+        with tempfile.TemporaryDirectory() as cache:
+            tasks = prepare_prompt_tasks(file, words, chat_template=template, max_length=longest + 1_024, is_preformatted=False,
+                                         train_only_last_turn=True, cache_dir=cache, cache_key="k", num_proc=None)
+            for task in tasks:
+                ids = list(task["payload"]["input_ids"])
+                rows += 1
+                equal += digest(ids, ()) in wanted
+                nearly += any(digest(ids[:-n], ()) in wanted for n in (1, 2))
+    return f"specforge renders {rows:,} conversations ({template}): {equal:,} with the same ids, {nearly:,} with more at the end"
+
+
 def speculators(export: Path, longest: int, tokenizer: str) -> Iterator[Pair]:
     import speculators as _installed  # type: ignore[import-not-found]  # noqa: F401
     from datasets import load_from_disk  # type: ignore[import-not-found]
@@ -51,12 +72,20 @@ def speculators(export: Path, longest: int, tokenizer: str) -> Iterator[Pair]:
                 yield row["input_ids"], row["loss_mask"]
 
 
-def main(trainer: str, export: str, truth: str, longest: str, tokenizer: str = "") -> int:
+def main(trainer: str, export: str, truth: str, longest: str, tokenizer: str = "", template: str = "") -> int:
     wanted: Counter[bytes] = Counter()
     with open(truth, encoding="utf-8") as file:
         for line in file:
             row: dict[str, Any] = json.loads(line)
-            wanted[digest(row["input_ids"], row["loss_mask"])] += 1
+            wanted[digest(row["input_ids"], () if template else row["loss_mask"])] += 1
+    if template:
+        try:
+            print(measured(wanted, Path(export), int(longest), tokenizer, template))
+        except ModuleNotFoundError:
+            return 3
+        except Exception as error:  # noqa: BLE001  (as below)
+            print(f"specforge cannot render the conversations: {type(error).__name__}")
+        return 0
     load = {"specforge": specforge, "speculators": speculators}[trainer]
     try:
         found = Counter(digest(*pair) for pair in load(Path(export), int(longest), tokenizer))

@@ -25,6 +25,9 @@ from producer.shards import MARK
 from producer.verify import verify
 
 TRAINERS = ("specforge", "speculators")
+# Our profiles -> the templates that SpecForge knows; it has none for K2.5.
+SPECFORGE_TEMPLATES = {"kimi-k2": "kimi-k2-instruct", "kimi-k2-thinking": "kimi-k2-thinking", "qwen3": "qwen3-thinking",
+                       "deepseek-v3": "deepseek-v3"}
 
 
 def verify_export(engine: Engine, out: Path, home: Path, against: list[Path], pythons: list[Path]) -> Iterator[tuple[bool, str]]:
@@ -77,8 +80,12 @@ def _loaded(engine: Engine, dataset: Dataset, out: Path, options: Options, manif
     with tempfile.TemporaryDirectory() as work:
         truth = Path(work) / "truth.jsonl"
         _dump(engine, dataset, options, truth)
+        arguments = [str(out), str(truth), str(manifest["longest_row"]), str(tokenizer)]
         for trainer in TRAINERS:
-            yield _by(trainer, [str(out), str(truth), str(manifest["longest_row"]), str(tokenizer)], interpreters)
+            yield _by(trainer, arguments, interpreters)
+        template = SPECFORGE_TEMPLATES.get(dataset.plan.profile)
+        if "specforge" in options.forms and template is not None:
+            yield _by("specforge-chat", [*arguments, template], interpreters)
 
 
 def _dump(engine: Engine, dataset: Dataset, options: Options, path: Path) -> None:

@@ -1,5 +1,6 @@
 """README.md of an export: the dataset card, for people. Says what is in it, how sure it is, and how each trainer is started."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from producer.manifest import hidden_bytes
@@ -143,12 +144,15 @@ def _chats(summary: Summary) -> str:
         return ""
     rows = []
     for name in names:
-        equal, tried = summary.rates.get(name, (0, 0))
+        found = summary.rates.get(name, Counter())
+        equal, longer, tried = found["equal"], found["longer"], found.total()
         rate = f"{equal:,} of {tried:,} ({_percent(equal, tried)})" if tried else "not measured"
-        rows.append((name, rate, _counts(summary.chat_left_out[name]) or "none"))
+        more = f"{longer:,} ({_percent(longer, tried)})" if tried else ""
+        rows.append((name, rate, more, _counts(summary.chat_left_out[name]) or "none"))
     intro = ("Derived, one per trainer: rendered and tokenised again there, so not all rows keep their ids. Give a trainer one\n"
              "folder of a split; rows with tools are apart. Train on the last turn only: the history has rows of its own.")
-    return f"## Chat forms\n\n{intro}\n\n" + _table(("form", "rows whose ids are equal after the render", "left out"), rows)
+    return f"## Chat forms\n\n{intro}\n\n" + _table(
+        ("form", "rows whose ids are equal after the render", "equal, with more behind them", "left out"), rows)
 
 
 def _left_out(summary: Summary) -> str:

@@ -61,10 +61,14 @@ def chat(dialect: str, row: ExportRow, vocabulary: Vocabulary) -> Chat | str:
     return Chat(group, _row(row, name, flat, _column(group, tools)), messages, tools)
 
 
-def survives(row: ExportRow, told: Chat, render: Render) -> bool:
-    """Whether rendering and tokenising this chat gives the very ids that were sent and sampled."""
-    ids = render(told.messages, told.tools)
-    return ids is not None and np.array_equal(ids, np.concatenate((row.prompt_ids, row.completion_ids)))
+def survival(row: ExportRow, told: Chat, render: Render) -> str:
+    """`equal` where rendering and tokenising this chat gives the very ids that were sent and sampled; `longer` where it gives
+    them and then more, such as the line end that templates put behind the end token; else `other`.
+    """
+    ids, ours = render(told.messages, told.tools), np.concatenate((row.prompt_ids, row.completion_ids))
+    if ids is None or not np.array_equal(ids[:len(ours)], ours):
+        return "other"
+    return "equal" if len(ids) == len(ours) else "longer"
 
 
 def _row(row: ExportRow, name: str, messages: list[Message], tools: list[dict[str, Any]] | None) -> dict[str, Any]:

@@ -216,6 +216,6 @@ def _summary(options: Options, tally: Tally, shards: list[Shard], forms: Mapping
     per_token = None if options.hidden_size is None else options.hidden_size * options.hidden_layers * 2
     return Summary(
         tally=tally, shards=tuple(shards), coverage=coverage, facts=options.facts, settings=options.settings(),
-        rates={name: (c.survived, c.tried) for name, c in chats.items() if c.tried},
+        rates={name: c.survivals for name, c in chats.items() if c.survivals},
         chat_left_out={name: dict(sorted(c.left_out.items())) for name, c in chats.items()},
         vocabulary_size=options.vocabulary.size, hidden_bytes_per_token=per_token)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from producer import token_rows
-from producer.dialects import Render, chat, survives
+from producer.dialects import Render, chat, survival
 from producer.rows import ExportRow
 from producer.selection import Vocabulary
 from producer.shards import Shard, Shards
@@ -86,7 +86,7 @@ class Chats:
     def __init__(self, dialect: str, folders: Folders, vocabulary: Vocabulary, render: Render | None) -> None:
         self.dialect, self.folders, self.vocabulary, self.render = dialect, folders, vocabulary, render
         self.left_out: Counter[str] = Counter()
-        self.survived = self.tried = 0
+        self.survivals: Counter[str] = Counter()
 
     def add(self, row: ExportRow, split: str, covered: int) -> None:
         told = chat(self.dialect, row, self.vocabulary)
@@ -94,9 +94,8 @@ class Chats:
             self.left_out[told] += 1
             return
         self.folders.write(f"{self.dialect}/{told.group}/{split}", json.dumps(told.line, ensure_ascii=True).encode())
-        if self.render is not None and self.tried < TRIED_ROWS:
-            self.tried += 1
-            self.survived += survives(row, told, self.render)
+        if self.render is not None and self.survivals.total() < TRIED_ROWS:
+            self.survivals[survival(row, told, self.render)] += 1
 
     def close(self) -> list[Shard]:
         return self.folders.close()
@@ -105,8 +104,8 @@ class Chats:
         self.folders.abort()
 
     def state(self) -> dict[str, Any] | None:
-        return {"folders": self.folders.state(), "left_out": dict(self.left_out), "survived": self.survived, "tried": self.tried}
+        return {"folders": self.folders.state(), "left_out": dict(self.left_out), "survivals": dict(self.survivals)}
 
     def restore(self, state: dict[str, Any]) -> None:
         self.folders.restore(state["folders"])
-        self.left_out, self.survived, self.tried = Counter(state["left_out"]), state["survived"], state["tried"]
+        self.left_out, self.survivals = Counter(state["left_out"]), Counter(state["survivals"])

@@ -34,7 +34,9 @@ def document(summary: Summary) -> dict[str, Any]:
         "fingerprints": _sorted(tally.fingerprints),
         "left_out": _sorted(tally.left_out),
         "chat_left_out": summary.chat_left_out,
-        "rows_with_equal_ids_after_render": {n: {"equal": e, "tried": t} for n, (e, t) in sorted(summary.rates.items())},
+        "rows_with_equal_ids_after_render": {
+            name: {"equal": found["equal"], "longer": found["longer"], "tried": found.total()}
+            for name, found in sorted(summary.rates.items())},
         "vocabulary": {"size": summary.vocabulary_size, "coverage": {str(d): c for d, c in summary.coverage.items()},
                        "ties": "the smaller id", "counted": "supervised ids of the train split"},
         "hidden_states_bytes": hidden_bytes(summary),

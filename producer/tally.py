@@ -88,11 +88,11 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """rates: per chat dialect, (rows whose ids its render gives again, rows tried). coverage: per draft size."""
+    """rates: per chat dialect, how the rows that were tried came through its render (`survival`). coverage: per draft size."""
 
     tally: Tally
     shards: tuple[Shard, ...]
-    rates: Mapping[str, tuple[int, int]]
+    rates: Mapping[str, Counter[str]]
     chat_left_out: Mapping[str, Mapping[str, int]]
     coverage: Mapping[int, float]
     facts: Mapping[str, Any]

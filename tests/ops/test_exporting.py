@@ -140,7 +140,8 @@ def test_rows_survive_a_render_exactly_where_the_template_gives_their_ids_again(
     whole = model.whole_ids([{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}])
     assert whole is not None
     rate = json.loads((out / "MANIFEST.yaml").read_text())["rows_with_equal_ids_after_render"]["messages"]
-    assert rate == {"equal": int(whole.tolist() == row["input_ids"]), "tried": 1}
+    same = whole.tolist() == row["input_ids"]
+    assert rate == {"equal": int(same), "longer": int(not same), "tried": 1}
     assert whole.tolist()[:len(row["input_ids"])] == row["input_ids"]
 
 

@@ -94,6 +94,6 @@ def test_the_rate_of_rows_that_survive_a_trainers_render_is_measured(tmp_path: P
         return None if messages[0]["role"] == "system" else np.array([1, 10, 11, 20, 21, 2], dtype=np.int32)
     other = row(id="b", completion_ids=np.array([20, 22, 2], dtype=np.int32))
     summary = export([good, other], tmp_path / "out", replace(options, forms=("tokens", "messages", "specforge"), render=render))
-    assert summary.rates == {"messages": (1, 2), "specforge": (0, 2)}
+    assert summary.rates == {"messages": {"equal": 1, "other": 1}, "specforge": {"other": 2}}
     card = (tmp_path / "out/README.md").read_text()
-    assert "| messages | 1 of 2 (50.0%) | none |" in card
+    assert "| messages | 1 of 2 (50.0%) | 0 (0.0%) | none |" in card

@@ -49,10 +49,17 @@ def _prepare(connection: Any, _record: Any) -> None:
     connection.adapters.register_dumper(list, ListBinaryDumper)
 
 
+def _forget_plans(context: Any) -> None:
+    """A migration of a newer version changed what a kept plan answers: PostgreSQL refuses it for as long as its session lives."""
+    if "cached plan must not change" in str(context.original_exception):
+        context.is_disconnect = True
+
+
 def connect(url: str, *, size: int = 4) -> Engine:
     """For producers and the command line."""
     engine = create_engine(url, poolclass=QueuePool, pool_size=size, max_overflow=size, **_arguments(False))
     event.listen(engine, "connect", _prepare)
+    event.listen(engine, "handle_error", _forget_plans)
     return engine
 
 
@@ -60,6 +67,7 @@ def connect_async(url: str, *, size: int = 6, worker: bool = True) -> AsyncEngin
     """Autocommit, since every verb of workers, reaper and enqueue is one statement."""
     engine = create_async_engine(url, pool_size=size, max_overflow=2, isolation_level="AUTOCOMMIT", **_arguments(worker))
     event.listen(engine.sync_engine, "connect", _prepare)
+    event.listen(engine.sync_engine, "handle_error", _forget_plans)
     return engine
 
 

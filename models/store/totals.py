@@ -95,8 +95,11 @@ class DatasetTotals:
                 "eta_range_s": self.eta_range_s, "finished": self.finished}
 
 
+# Named, since a newer version may add columns while this runs.
 _DATASETS = text("""
-select * from dataset where cast(:p_names as text[]) is null or name = any(cast(:p_names as text[])) order by name""")
+select id, name, state, closed_reason, samples, running, done, failed, token_budget, stored_tokens, useful_tokens, billed_tokens,
+  reserved_tokens, margin_tokens, money_budget_nusd, spent_nusd, reserved_nusd, settings
+from dataset where cast(:p_names as text[]) is null or name = any(cast(:p_names as text[])) order by name""")
 _GRADES = text("select dataset_id, grade, count(*) as n from completion group by 1, 2")
 _FAILURES = text("""
 select dataset_id, coalesce(reason, '?') as code, count(*) as n from sample where state = 3 group by 1, 2 order by 3 desc""")

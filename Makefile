@@ -6,7 +6,7 @@ SEED ?= 1
 # Each process has services of its own; what one module shares stays in one process.
 PYTEST = $(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile
 
-.PHONY: setup run test test-slow test-full check bench tokens-bench faults trainers clean
+.PHONY: setup run test test-slow test-full chaos check bench bench-peers tokens-bench faults trainers clean
 
 setup: $(VENV)/.ready
 
@@ -29,16 +29,25 @@ test-slow: setup  ## what takes minutes; CI runs it too
 test-full: setup  ## whole runs of full size: quarter of an hour on two quiet cores
 	$(BIN)/pytest -m full
 
+chaos: setup  ## break a fleet in every way docs/reliability.md lists, and write its table anew: make chaos [SEED=N]
+	CHAOS_TABLE=docs/reliability.md SEED=$(SEED) $(BIN)/pytest -n 3 --dist load -m slow tests/chaos
+
 check: setup  ## style, types, import rules
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: setup  ## what is held and what it costs, landing on budgets, what grading costs and is worth
-	$(BIN)/python -m ops.bench.held
-	$(BIN)/python -m ops.bench.budget
-	$(BIN)/python -m ops.bench.regrading
-	$(BIN)/python -m ops.bench.tokens --seed $(SEED)
+bench: setup  ## the tables of docs/performance.md: make bench ONLY=held|cost|scale|queue|limits|budget
+	$(BIN)/python -m ops.bench $(if $(ONLY),--only $(ONLY)) $(if $(BUSY),--busy)
+	$(if $(ONLY),,$(BIN)/python -m ops.bench.regrading)
+	$(if $(ONLY),,$(BIN)/python -m ops.bench.tokens --seed $(SEED))
+
+PEERS = .draftmill/peers
+bench-peers: setup  ## other tools on the same prompts, each in its own environment: make bench-peers SPECFORGE=SCRIPT
+	for peer in aiohttp==3.14.5 openai==3.57.0 httpx==0.28.1 bespokelabs-curator==0.1.31; do \
+		name=$${peer%%==*}; folder=$(PEERS)/$${name#bespokelabs-}; \
+		test -x $$folder/bin/python || $(PYTHON) -m venv $$folder && $$folder/bin/pip install --quiet $$peer || exit 1; done
+	$(BIN)/python -m ops.bench.peers $(PEERS) $(if $(SPECFORGE),--specforge $(SPECFORGE))
 
 trainers: setup  ## an export of the database through SpecForge's and speculators' own loaders
 	$(BIN)/pytest -m slow tests/producer/test_trainers.py

@@ -8,12 +8,13 @@ speed makes it harder than life. Lengths as in docs/decisions/0004: 50 to 10,240
 
 import argparse
 import asyncio
+import itertools
 import random
 import shutil
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +31,7 @@ from models.store.samples import NewSample
 from models.store.schema import migrate
 from models.store.settlements import Settlement, Stored
 from ops import services
+from ops.bench.report import table
 from workers.ledger import NO_ROOM, Ledger
 from workers.spool import Spool
 
@@ -153,12 +155,42 @@ def _database() -> Iterator[str]:
         shutil.rmtree(home, ignore_errors=True)
 
 
-async def _landed(url: str, name: str, case: str, shape: str, seed: int, given: argparse.Namespace) -> str:
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """share: stored tokens of the budget. most: in flight. full_until: see Run."""
+
+    case: str
+    shape: str
+    seed: int
+    share: float
+    most: int
+    full_until: float
+    seconds: float
+
+    def text(self) -> str:
+        return (f"{self.case:9} {self.shape:10} {self.seed:4} {100 * self.share:8.2f}% {self.most:6} "
+                f"{100 * self.full_until:8.0f}% {self.seconds:8.0f}")
+
+
+def shown(found: Sequence[Landed]) -> str:
+    """One line a case and shape."""
+    groups = dict[tuple[str, str], list[Landed]]()
+    for landed in found:
+        groups.setdefault((landed.case, landed.shape), []).append(landed)
+    return table(["budget / in flight", "lengths", "seeds", "landed at %: least", "mean", "most", "outside 99 to 101",
+                  "most in flight"], [
+        [case, shape, len(g), f"{100 * min(x.share for x in g):.2f}", f"{100 * sum(x.share for x in g) / len(g):.2f}",
+         f"{100 * max(x.share for x in g):.2f}", sum(not 0.99 <= x.share <= 1.01 for x in g), max(x.most for x in g)]
+        for (case, shape), g in groups.items()])
+
+
+async def _landed(url: str, name: str, case: str, shape: str, seed: int, speed: float, lost: float,
+                  strict: bool) -> Landed:
     budget, slots = CASES[case]
     engine = connect_async(url)
     lanes = {"short": LanePlan(max_tokens=CAP, concurrency=slots), "long": LanePlan(max_tokens=CAP, concurrency=1)}
     plan = DatasetPlan(profile="none", model="none", account="none", token_budget=budget,
-                       budget_mode="strict" if given.strict else "forecast", **lanes)
+                       budget_mode="strict" if strict else "forecast", **lanes)
     dataset_id = await perform_whole(engine, datasets.put, name, plan, {"none": Account(kind="vllm", base_url="http://none")})
     await _add(engine, dataset_id, budget // 500)
     ids = await perform(engine, samples.hintable, dataset_id, Lane.SHORT, budget)
@@ -166,15 +198,26 @@ async def _landed(url: str, name: str, case: str, shape: str, seed: int, given: 
     spool = Spool(Path(tempfile.gettempdir()) / "draftmill-bench-spool", name)
     ledger = Ledger(engine, worker, Lane.SHORT, spool)
     ledger.start()
-    run = Run(engine, ledger, dataset_id, deque(ids), budget, slots, SHAPES[shape], random.Random(seed), given.speed, given.lost)
+    run = Run(engine, ledger, dataset_id, deque(ids), budget, slots, SHAPES[shape], random.Random(seed), speed, lost)
     begun = time.monotonic()
     await run.land()
     [total] = await perform(engine, totals.datasets, [name])
     await ledger.stop()
     spool.close()
     await engine.dispose()
-    return (f"{case:9} {shape:10} {seed:4} {100 * total.stored_tokens / budget:8.2f}% {run.most:6} {100 * run.full_until:8.0f}% "
-            f"{time.monotonic() - begun:8.0f}")
+    return Landed(case, shape, seed, total.stored_tokens / budget, run.most, run.full_until, time.monotonic() - begun)
+
+
+def landings(cases: Sequence[str], shapes: Sequence[str], seeds: Sequence[int], *, speed: float, lost: float = 0.0,
+             strict: bool = False) -> list[Landed]:
+    """One after the other on one database; each is printed when it has landed."""
+    found = list[Landed]()
+    with _database() as url:
+        for case, shape, seed in itertools.product(cases, shapes, seeds):
+            name = f"{case.replace('/', '-')}-{shape}-{seed}"
+            found.append(asyncio.run(_landed(url, name, case, shape, seed, speed, lost, strict)))
+            print(found[-1].text(), flush=True)
+    return found
 
 
 async def _add(engine: AsyncEngine, dataset_id: int, n: int) -> None:
@@ -188,17 +231,15 @@ def main() -> None:
     parser.add_argument("--case", choices=CASES, nargs="+", default=["10M/2000", "1M/500"])
     parser.add_argument("--shape", choices=SHAPES, nargs="+", default=list(SHAPES))
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--speed", type=float, default=5.0)
     parser.add_argument("--lost", type=float, default=0.0, help="share of calls whose worker dies half way")
     parser.add_argument("--strict", action="store_true")
     given = parser.parse_args()
     print(f"{'case':9} {'lengths':10} seed {'landed':>9} {'most':>6} {'full until':>9} {'seconds':>7}")
-    with _database() as url:
-        for case in given.case:
-            for shape in given.shape:
-                for seed in range(given.seeds):
-                    name = f"{case.replace('/', '-')}-{shape}-{seed}"
-                    print(asyncio.run(_landed(url, name, case, shape, seed, given)), flush=True)
+    found = landings(given.case, given.shape, range(given.first_seed, given.first_seed + given.seeds), speed=given.speed,
+                     lost=given.lost, strict=given.strict)
+    print(shown(found))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from urllib.request import Request, urlopen
 from models.errors import ServiceError
 from ops.simulator.behaviour import Behaviour
 
-START_S = 20.0
+START_S = 60.0
 TIMEOUT_S = 60.0
 
 

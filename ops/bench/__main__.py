@@ -1,0 +1,59 @@
+"""`make bench [ONLY=held|cost|scale|queue|limits|budget]`: print the tables and write them to docs/performance.md."""
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping
+
+from ops.bench import budget, held, limits, queue, report, scale
+from ops.bench.usage import machine
+
+SHORT, USUAL, LONG = (2.0, 10.0), (40.0, 80.0), (600.0, 600.0)
+
+
+def _held(busy: bool) -> str:
+    usual = held.measure(held.load("smollm2", USUAL, 90), 90)
+    ten_minutes = held.measure(held.load("smollm2", LONG, 120), 120)
+    return held.shown([usual, ten_minutes] if busy else [held.measure(held.load("smollm2", SHORT, 60), 60), usual, ten_minutes])
+
+
+def _cost(busy: bool) -> str:
+    latency = USUAL if busy else SHORT
+    return held.shown_cost([held.measure(held.load(p, latency, 60), 60) for p in ("kimi-k2.5", "smollm2")])
+
+
+def _scale(busy: bool) -> str:
+    return f"{scale.shown([scale.measure(n) for n in ((1, 2, 4) if busy else (1, 2, 4, 8))])}\n\n{scale.fairness()}"
+
+
+def _limits(busy: bool) -> str:
+    return limits.shown([limits.measure(n) for n in (1, 4)])
+
+
+def _budget(busy: bool) -> str:
+    shapes, cases = ["lognormal", "faster", "drift"], ["10M/2000", "1M/500"]
+    return budget.shown(budget.landings(cases, shapes, range(20), speed=10.0, lost=0.02))
+
+
+SECTIONS: Mapping[str, Callable[[bool], str]] = {
+    "held": _held, "cost": _cost, "scale": _scale, "queue": lambda busy: queue.measure(1_000_000, 40_000), "limits": _limits,
+    "budget": _budget}
+
+
+def main() -> int:
+    """0 when all that was asked for was measured; 1 names what was not."""
+    parser = argparse.ArgumentParser("ops.bench", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", choices=SECTIONS, nargs="+", default=list(SECTIONS))
+    parser.add_argument("--busy", action="store_true", help="a shared machine: answers take longer, so that fewer come a second")
+    given, failed = parser.parse_args(), list[str]()
+    for name in given.only:
+        about = machine()
+        try:
+            report.write(name, SECTIONS[name](given.busy), about)
+        except AssertionError as error:
+            failed.append(name)
+            print(f"{name}: {error}", file=sys.stderr)
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

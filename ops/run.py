@@ -2,11 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Mapping
 
 from rich.console import Console
-from rich.live import Live
 
 from models.base import connect, connect_async, transaction
 from models.errors import StoreAway
@@ -17,12 +15,11 @@ from models.states import DatasetState
 from models.store import datasets as store
 from models.store import purses, spending, totals
 from models.store.totals import DatasetTotals
-from ops import tables
+from ops import glance, tables
 from ops.standing import Fleet, Standing, standing, url_of
 from producer.enqueue import Enqueued, enqueue, hint
 
 LOOK_EVERY_S = 1.0
-PLAIN_EVERY_S = 10.0
 
 
 def run(settings: Settings, plan: Plan, short_workers: int, long_workers: int, *, mix: bool, export: bool) -> int:
@@ -121,43 +118,24 @@ async def put_in(settings: Settings, plan: Plan, *, mix: bool = False, every: Ma
 
 def follow(live: Standing, names: list[str], console: Console) -> list[DatasetTotals]:
     """Show progress until nothing more will happen by itself; a database that is away is waited for."""
-    database = connect(url_of(live.settings), size=1)
+    looker = glance.Looker(connect(url_of(live.settings), size=1), live.settings, names)
     found: list[DatasetTotals] = []
-    with ExitStack() as stack:
-        show = (
-            _table(stack.enter_context(Live(console=console, refresh_per_second=4))) if console.is_terminal else _lines(console)
-        )
+    with glance.screen(console, fleet=False) as show:
         while not found or not all(d.settled for d in found):
             if found:
                 time.sleep(LOOK_EVERY_S)
             try:
-                with transaction(database) as connection:
-                    found = totals.datasets(connection, names)
+                seen = looker.look()
             except StoreAway as error:
                 console.print(f"waiting for the database: {error}")
                 time.sleep(LOOK_EVERY_S)
                 continue
-            show(found)
+            show(seen)
+            found = seen.datasets
             while live.deaths:
                 death = live.deaths.popleft()
                 console.print(f"{death.name} ended ({death.exit_code}) and is started again", style="yellow")
     return found
-
-
-def _table(screen: Live) -> Callable[[list[DatasetTotals]], None]:
-    return lambda found: screen.update(tables.datasets(found))
-
-
-def _lines(console: Console) -> Callable[[list[DatasetTotals]], None]:
-    said = [-PLAIN_EVERY_S]
-
-    def show(found: list[DatasetTotals]) -> None:
-        if time.monotonic() - said[0] > PLAIN_EVERY_S or all(d.settled for d in found):
-            for d in found:
-                console.print(tables.line(d), highlight=False, soft_wrap=True)
-            said[0] = time.monotonic()
-
-    return show
 
 
 def summary(found: list[DatasetTotals], console: Console) -> None:

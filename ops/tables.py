@@ -6,6 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from models.store.board_requeues import Requeued
 from models.store.totals import DatasetTotals, ProviderTotals, WorkerTotals
 
 BAR = 6
@@ -55,16 +56,20 @@ def budget_bar(d: DatasetTotals) -> Text:
     """Stored (=), committed (-) and free (.) against the token budget."""
     if d.token_budget is None:
         return Text("no budget", style="dim")
-    stored = min(BAR, round(BAR * d.stored_tokens / d.token_budget))
-    held = min(BAR - stored, round(BAR * max(0, d.reserved_tokens + d.margin_tokens) / d.token_budget))
-    share = 100 * d.stored_tokens / d.token_budget
-    return Text.assemble(("=" * stored, "green"), ("-" * held, "yellow"), ("." * (BAR - stored - held), "dim"), f" {share:.1f}%")
+    bar = share_bar(d.stored_tokens, max(0, d.reserved_tokens + d.margin_tokens), d.token_budget, BAR)
+    return Text.assemble(bar, f" {100 * d.stored_tokens / d.token_budget:.1f}%")
+
+
+def share_bar(used: float, held: float, whole: float, width: int) -> Text:
+    full = min(width, round(width * used / whole))
+    more = min(width - full, round(width * held / whole))
+    return Text.assemble(("=" * full, "green"), ("-" * more, "yellow"), ("." * (width - full - more), "dim"))
 
 
 _STYLES = {"finished": "green", "running": "cyan", "open": "cyan"}
 
 
-_WIDTHS = {"dataset": 8, "state": 9, "tokens": 6, "budget": 13, "spent": 6, "ETA": 6}
+_WIDTHS = {"dataset": (7, 12), "state": (9, 9), "budget": (12, 13), "ETA": (6, 13)}
 
 
 def datasets(totals: Sequence[DatasetTotals]) -> Table:
@@ -73,40 +78,47 @@ def datasets(totals: Sequence[DatasetTotals]) -> Table:
     etas = any(d.eta_s is not None for d in totals)
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     for name, shown in (("dataset", True), ("state", True), ("done", True), ("left", True), ("run", True), ("fail", True),
-                        ("tokens", True), ("budget", budgets), ("spent", money), ("ETA", etas)):
+                        ("tokens", not budgets), ("budget", budgets), ("tok/s", etas), ("ETA", etas), ("spent", money)):
         if shown:
             text = name in ("dataset", "state", "budget")
-            table.add_column(name, justify="left" if text else "right", no_wrap=True, overflow="ellipsis",
-                             min_width=_WIDTHS.get(name, 5))
+            least, most = _WIDTHS.get(name, (4, None))
+            table.add_column(name, justify="left" if text else "right", no_wrap=True, overflow="ellipsis", min_width=least,
+                             max_width=most)
     for d in totals:
-        state = state_of(d)
+        state, pace = state_of(d), count(d.pace) if d.pace and not d.settled else ""
         cells: list[tuple[bool, str | Text]] = [
-            (True, d.name), (True, Text(state, _STYLES.get(state, "yellow"))), (True, count(d.done)), (True, count(d.queued)),
-            (True, count(d.running)), (True, Text(count(d.failed), "red" if d.failed else "")),
-            (True, count(d.stored_tokens)), (budgets, budget_bar(d)), (money, dollars(d.spent_usd)), (etas, duration(d.eta_s))]
+            (True, d.name), (True, Text(state.partition(":")[0], _STYLES.get(state, "yellow"))), (True, count(d.done)),
+            (True, count(d.queued)), (True, count(d.running)), (True, Text(count(d.failed), "red" if d.failed else "")),
+            (not budgets, count(d.stored_tokens)), (budgets, budget_bar(d)), (etas, pace),
+            (etas, span(d.eta_range_s) or duration(d.eta_s)), (money, dollars(d.spent_usd))]
         table.add_row(*(cell for shown, cell in cells if shown))
     return table
 
 
-def details(totals: Sequence[DatasetTotals]) -> RenderableType:
-    """Grades, rate, money per million and causes of failure, a line each."""
+def details(totals: Sequence[DatasetTotals], *, brief: bool = False) -> RenderableType:
+    """Tokens, grades, money per million and causes of failure, a line each. brief: only what may want a person's hand."""
     lines = []
     for d in totals:
-        parts = [f"{n} {grade}" for grade, n in sorted(d.grades.items(), key=lambda g: -g[1])]
-        if d.tokens_per_s:
-            parts.append(f"{count(d.tokens_per_s)} tokens/s")
-        if d.usd_per_million is not None:
-            parts.append(f"{dollars(d.usd_per_million)} per million useful tokens")
-        if d.reserved_usd:
-            parts.append(f"{dollars(d.reserved_usd)} reserved")
-        if d.saved_tokens:
-            parts.append(f"{count(d.saved_tokens)} tokens saved by going on")
-        parts += waste(d)
+        parts = [] if brief else _facts(d)
+        if d.state == "closed" and d.closed_reason not in ("budget", "money"):
+            parts.append(f"closed ({d.closed_reason}); open it again: draftmill open {d.name}")
         parts += [f"{provider} left out ({why})" for provider, why in d.excluded.items()]
         parts += [f"{n} failed: {code}" for code, n in list(d.failures.items())[:3]]
         if parts:
             lines.append(Text.assemble((f"{d.name}: ", "bold"), ", ".join(parts)))
     return Group(*lines)
+
+
+def _facts(d: DatasetTotals) -> list[str]:
+    parts = [f"{count(d.stored_tokens)} tokens"] if d.stored_tokens else []
+    parts += [f"{n} {grade}" for grade, n in sorted(d.grades.items(), key=lambda g: -g[1])]
+    if d.usd_per_million is not None:
+        parts.append(f"{dollars(d.usd_per_million)} per million useful tokens")
+    if d.reserved_usd:
+        parts.append(f"{dollars(d.reserved_usd)} reserved")
+    if d.saved_tokens:
+        parts.append(f"{count(d.saved_tokens)} tokens saved by going on")
+    return parts + waste(d)
 
 
 def waste(d: DatasetTotals) -> list[str]:
@@ -139,5 +151,14 @@ def providers(rows: Sequence[ProviderTotals]) -> Table:
 def line(d: DatasetTotals) -> str:
     """One dataset as plain text, for logs and pipes."""
     budget = f" of {count(d.token_budget)}" if d.token_budget is not None else ""
+    pace = f", {count(d.pace)} tokens/s, {span(d.eta_range_s)} left" if d.eta_range_s else ""
     return (f"{d.name}: {state_of(d)}, {d.done} done, {d.queued} left, {d.running} running, {d.failed} failed, "
-            f"{count(d.stored_tokens)}{budget} tokens, {dollars(d.spent_usd)}")
+            f"{count(d.stored_tokens)}{budget} tokens, {dollars(d.spent_usd)}{pace}")
+
+
+def requeued(r: Requeued) -> str:
+    """A record of a requeue as plain text: when, who, what, and what became of it."""
+    what = ", ".join(f"{k.replace('_', ' ')} {' '.join(v) if isinstance(v, list) else v}" for k, v in r.what.items())
+    became = ", ".join(f"{n} {k}" for k, n in (("done", r.done), ("running", r.running), ("waiting", r.unclaimed),
+                                             ("failed again", r.failed)) if n)
+    return f"{r.id}: {duration(r.ago_s)} ago, {r.who}: {r.count} samples ({what}): {'taken back' if r.undone else became or '-'}"

@@ -1,10 +1,10 @@
 """Looking: status, providers, doctor."""
 
+import contextlib
 import json
 import time
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -20,56 +20,33 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="again every two seconds")] = False,
     providers: Annotated[bool, typer.Option("--providers", help="a table per provider")] = False,
 ) -> None:
-    """Datasets, budgets, money, workers."""
-    from rich.console import Console, Group
-    from rich.live import Live
+    """Datasets, budgets, money, limits, the last failures, workers."""
+    from rich.console import Console
     from rich.text import Text
 
-    from models.base import transaction
-    from models.store import spending, totals
-    from ops import tables
+    from models.errors import StoreAway
+    from ops import glance
 
     settings = settings_of(home)
-    engine = engine_of(settings)
-
-    def look() -> Any:
-        with transaction(engine) as connection:
-            found = totals.datasets(connection, datasets or None)
-            spending.add(connection, found)
-            fleet = totals.workers(connection)
-            served = totals.providers(connection, datasets or None) if providers else []
-        if as_json:
-            return json.dumps(
-                {
-                    "datasets": [d.as_json() for d in found],
-                    "workers": [asdict(w) for w in fleet],
-                    "providers": [asdict(p) for p in served],
-                }
-            )
-        parts: list[Any] = [tables.datasets(found), tables.details(found), Text(), tables.workers(fleet)]
-        if providers:
-            parts += [Text(), tables.providers(served)]
-        if settings.flower_password is not None:
-            parts.append(
-                Text(
-                    f"\nFlower: http://127.0.0.1:{settings.flower_port} user draftmill, password "
-                    f"{settings.flower_password.get_secret_value()}",
-                    style="dim",
-                )
-            )
-        return Group(*parts)
-
-    if as_json:
-        typer.echo(look())
-        return
+    looker = glance.Looker(engine_of(settings), settings, datasets or None, providers=providers)
     console = Console()
-    if not watch:
-        console.print(look())
+    if as_json:
+        typer.echo(json.dumps(glance.as_json(looker.look())))
         return
-    with Live(look(), console=console, refresh_per_second=4) as live:
+    if not watch:
+        console.print(glance.render(looker.look()))
+        if settings.flower_password is not None:
+            password = settings.flower_password.get_secret_value()
+            said = f"\nFlower: http://127.0.0.1:{settings.flower_port} user draftmill, password {password}"
+            console.print(Text(said, style="dim"))
+        return
+    with contextlib.suppress(KeyboardInterrupt), glance.screen(console) as show:
         while True:
+            try:
+                show(looker.look())
+            except StoreAway as error:
+                console.print(f"{error}; trying again", style="yellow")
             time.sleep(2)
-            live.update(look())
 
 
 @app.command(rich_help_panel="Looking")

@@ -49,13 +49,18 @@ def requeue(
     provider: Annotated[str | None, typer.Option(help="only those last asked of this provider")] = None,
     truncated: Annotated[bool, typer.Option(help="done rows that were cut, instead of failed samples")] = False,
     grade: Annotated[list[str] | None, typer.Option(help="done rows of these grades")] = None,
-    older_than: Annotated[float | None, typer.Option(help="seconds since they ended")] = None,
+    older_than: Annotated[str | None, typer.Option(help="ended so long ago: 90s, 30m, 2h, 1d; a number alone is seconds")] = None,
     lane: Annotated[str | None, typer.Option(help="run them in this lane")] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1)] = None,
+    without: Annotated[list[str] | None, typer.Option(help="a provider to leave out from now on; may be repeated")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only say how many, and what they can cost at most")] = False,
     undo: Annotated[int | None, typer.Option(help="take a requeue back by its number, as far as unclaimed")] = None,
+    records: Annotated[bool, typer.Option("--records", help="only show who asked for what, and what became of it")] = False,
 ) -> None:
     """Ask again for failed or truncated samples."""
+    from models.base import transaction
+    from models.store import board_requeues
+    from ops import tables
     from producer.requeue import Wish
     from producer.requeue import requeue as requeue_samples
     from producer.requeue import undo as undo_requeue
@@ -64,17 +69,35 @@ def requeue(
     if undo is not None:
         typer.echo(f"{undo_requeue(engine, undo)} samples are failed again")
         return
+    if records:
+        with transaction(engine) as connection:
+            for record in board_requeues.latest(connection, dataset, 50):
+                typer.echo(tables.requeued(record))
+        return
     if dataset is None:
         raise SettingsError(cause="name the dataset whose samples are to be asked for again")
-    wish = Wish(dataset, tuple(cause or ()), from_lane, provider, truncated, tuple(grade or ()), older_than, lane, max_tokens)
+    wish = Wish(dataset, tuple(cause or ()), from_lane, provider, truncated, tuple(grade or ()), _seconds(older_than), lane,
+                max_tokens, tuple(without or ()))
     bound = requeue_samples(engine, wish, dry_run=dry_run)
     causes = ", ".join(f"{n} {c}" for c, n in bound.causes.items())
     typer.echo(
         f"{bound.count} samples{f' ({causes})' if causes else ''}, at most {bound.max_tokens:,} tokens"
-        + (f" and ${bound.max_usd:.2f}" if bound.max_usd is not None else "")
+        + (f" and {tables.dollars(bound.max_usd)}" if bound.max_usd is not None else "")
     )
+    if not bound.count:
+        typer.echo(f"what has failed, and why: draftmill status {dataset}")
     if not dry_run and bound.record is not None:
         typer.echo(f"queued again; take it back with: draftmill requeue --undo {bound.record}")
+
+
+def _seconds(age: str | None) -> float | None:
+    if age is None:
+        return None
+    unit = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}.get(age[-1:])
+    try:
+        return float(age[:-1] if unit else age) * (unit or 1)
+    except ValueError:
+        raise SettingsError(cause=f"--older-than {age!r} is no age; write 90s, 30m, 2h or 1d") from None
 
 
 @app.command(rich_help_panel="Steering")

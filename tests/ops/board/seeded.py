@@ -53,7 +53,7 @@ STORIES = [
     Story("B1", 900, 1.00, 0.02, 5.0, 4_000_000), Story("B2", 1200, 0.97, 0.01, 4.6, 4_400_000, closed="budget"),
     Story("B3", 1100, 0.72, 0.22, 4.0, 4_200_000, running=41), Story("B4", 1000, 0.55, 0.03, 3.2, 4_000_000, running=230),
     Story("B5", 800, 0.40, 0.015, 2.5, 3_000_000, running=210), Story("B6", 900, 0.28, 0.06, 1.6, 3_500_000, "sglang", 120),
-    Story("B7", 700, 0.12, 0.04, 0.9, 2_500_000, closed="operator"), Story("B8", 600, 0.0, 0.0, 0.2, 2_000_000, "sglang")]
+    Story("B7", 700, 0.12, 0.04, 0.9, 2_500_000, closed="operator"), Story("B8", 600, 0.0, 0.0, 0.2, 2_000_000)]
 
 
 def fill(url: str, seed: int = 7) -> None:
@@ -205,3 +205,20 @@ def limits(redis_url: str, prefix: str = "draftmill:") -> None:
     for name, limit in (("openrouter", found), ("sglang", halted)):
         client.set(f"{prefix}limit:{name}", msgspec.json.encode(limit))
     client.close()
+
+
+def failures(url: str, name: str, causes: dict[str, int]) -> None:
+    """Failed long samples on top, so many of each cause."""
+    with psycopg.connect(url.replace("+psycopg", "")) as connection:
+        for cause, n in causes.items():
+            connection.execute("""
+                with new as (
+                  insert into sample (id, dataset_id, key, primary_id, lane, prompt, state, fence, burnt, reason)
+                  select 1000000 + row_number() over () + (select count(*) from sample), d.id, 'late-' || %(cause)s || i,
+                    'late-' || %(cause)s || i, 1, (select prompt from sample limit 1), 3, 1, 2, %(cause)s
+                  from dataset d, generate_series(1, %(n)s) i where d.name = %(name)s returning id, dataset_id)
+                insert into attempt (sample_id, fence, dataset_id, worker_id, lane, account, reserved_tokens, reserved_nusd,
+                  started_at, ended_at, action, code, basis, provider, quantization, status, latency_ms)
+                select id, 1, dataset_id, 3, 1, 'openrouter', 0, 0, now() - interval '5 min', now() - interval '4 min', 'drop',
+                  %(cause)s, 'none', 'DeepInfra', 'fp8', 200, 60000 from new""", {"cause": cause, "n": n, "name": name})
+        connection.execute(SUMS)

@@ -32,7 +32,7 @@ async def test_a_slow_question_ends_at_the_deadline_in_the_database_too(database
     told = await look.ask("slow", verb=lambda c: c.execute(text("select pg_sleep(60)")))
     assert isinstance(told, Problem)
     assert "longer" in told.text or "too long" in told.text
-    while await look.act(lambda: _sleeping(look)):
+    while await look.act(lambda: _sleeping(look)):  # noqa: ASYNC110  (the database has no event to wait for)
         await asyncio.sleep(0.05)
     look.close()
 

@@ -5,8 +5,8 @@ import pytest
 from tests.ops.board import seeded
 from tests.ops.board.serving import words
 
-PAGES = ["/datasets", "/dataset/B3", "/dataset/B8", "/dataset/B3?span=15m", "/requeue", "/requeue?dataset=B3&cause=length&lane=long",
-         "/requeue?dataset=B3&truncated=true"]
+PAGES = ["/datasets", "/dataset/B3", "/dataset/B8", "/dataset/B3?span=15m", "/requeue",
+         "/requeue?dataset=B3&cause=length&lane=long", "/requeue?dataset=B3&truncated=true"]
 
 
 @pytest.mark.parametrize("path", PAGES)

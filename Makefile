@@ -6,7 +6,7 @@ SEED ?= 1
 # Each process has services of its own; what one module shares stays in one process.
 PYTEST = $(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile
 
-.PHONY: setup run test test-slow test-full chaos check bench bench-peers tokens-bench faults trainers clean
+.PHONY: setup run test test-slow test-full chaos check bench bench-peers tokens-bench faults trainers ui clean
 
 setup: $(VENV)/.ready
 
@@ -51,6 +51,10 @@ bench-peers: setup  ## other tools on the same prompts, each in its own environm
 
 trainers: setup  ## an export of the database through SpecForge's and speculators' own loaders
 	$(BIN)/pytest -m slow tests/producer/test_trainers.py
+
+ui: setup  ## the pages in Debian's headless Chromium; screenshots in out/ui/
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[ui]'
+	$(BIN)/pytest -m slow tests/ui
 
 tokens-bench: setup
 	$(BIN)/python -m ops.bench.tokens --seed $(SEED)

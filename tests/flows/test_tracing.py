@@ -37,7 +37,8 @@ def collector() -> Iterator[tuple[str, list[bytes]]]:
         server.server_close()
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.slow
+@pytest.mark.timeout(240)
 def test_each_sample_has_one_trace_from_its_hint_to_its_call_and_no_text_in_it(rig: Rig) -> None:
     answers = {"lengths": "uniform", "min_length": 20, "max_length": 40, "tokens_per_s": 200, "profile": "smollm2"}
     with collector() as (url, bodies), Simulator(**answers) as simulator:

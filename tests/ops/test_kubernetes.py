@@ -62,6 +62,7 @@ def test_kustomize_builds_it(folder: str) -> None:
 def test_no_pod_is_root_or_may_write_to_its_image(name: str) -> None:
     pod = PODS[name]
     assert pod["automountServiceAccountToken"] is False
+    assert pod["enableServiceLinks"] is False       # else a Service called flower sets FLOWER_PORT, which Flower reads
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["runAsUser"] > 0
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}

@@ -4,6 +4,7 @@ import re
 import subprocess
 from pathlib import Path
 from shutil import which
+from types import SimpleNamespace
 from typing import Any
 
 import kubernetes_validate
@@ -18,7 +19,7 @@ from models.states import Event, Lane
 from models.store import datasets
 from ops.cli import app
 from tests.hand import Hand, ended
-from workers import generate
+from workers import asking
 
 HERE = Path(__file__).parents[2] / "ops/kubernetes"
 FILES = sorted(f for f in HERE.rglob("*.yaml") if f.name != "kustomization.yaml")
@@ -108,8 +109,8 @@ def test_a_worker_is_given_longer_than_its_longest_answer(lane: str) -> None:
     pod = PODS[f"worker-{lane}"]
     [container] = pod["containers"]
     grace_s = float({e["name"]: e["value"] for e in container["env"]}["DRAFTMILL_GRACE_S"])
-    endpoint = generate.Endpoint("a", Account(), None, None)  # type: ignore[arg-type]
-    longest = generate._deadline_s(DatasetPlan(profile="p", model="m", account="a").lane(lane).max_tokens, endpoint)
+    endpoint: Any = SimpleNamespace(account=Account())
+    longest = asking._deadline_s(DatasetPlan(profile="p", model="m", account="a").lane(lane).max_tokens, endpoint)
     assert longest < grace_s < pod["terminationGracePeriodSeconds"] - 30
     [deployment] = [d for _, d in DOCUMENTS if d["kind"] == "Deployment" and d["metadata"]["name"] == f"worker-{lane}"]
     assert deployment["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}

@@ -36,7 +36,13 @@ def _pack(tag: bytes, data: bytes) -> bytes:
 def _unpack(tag: bytes, blob: bytes) -> bytes:
     if blob[:1] != tag:
         raise StoreError(cause=f"a blob has codec tag {blob[:1]!r}, wanted {tag!r}")
-    return bytes(_codec()[1].decompress(bytes(blob[1:]), max_output_size=MAX_BYTES))
+    packed = bytes(blob[1:])
+    try:
+        if zstandard.frame_content_size(packed) > MAX_BYTES:    # the decoder keeps to a bound only where no size is told
+            raise StoreError(cause=f"a blob unpacks to more than {MAX_BYTES:,} bytes")
+        return bytes(_codec()[1].decompress(packed, max_output_size=MAX_BYTES))
+    except zstandard.ZstdError as error:
+        raise StoreError(cause="a blob is damaged") from error
 
 
 def pack_ids(ids: Ids | list[int]) -> bytes:

@@ -1,10 +1,13 @@
 """A stored row held against its own reply: what `draftmill verify` asks of every row."""
 
+from dataclasses import replace
+
 from models.answer import Answer
 from models.states import Grade
 from models.tokens.calibrate import FAR
 from models.tokens.evidence import Evidence, tells
 from models.tokens.model import Model
+from models.tokens.parts import part
 from models.tokens.row import Row
 
 
@@ -36,4 +39,7 @@ def _covered(row: Row) -> bool:
 
 
 def _same_text(ids: list[int], model: Model, answer: Answer, truncated: bool) -> bool:
+    parts = part(answer, model.profile, model.vocabulary, truncated)
+    if parts.trimmed and answer.completion_ids is None:     # ids of the cut character's neighbours were left out
+        answer = replace(answer, reasoning=parts.thought, content=parts.content)
     return tells(Evidence(model.rebuilder, answer, truncated), ids)

@@ -115,6 +115,7 @@ def test_trimming_a_cut_character_invents_no_token(model, before, odd, after, pi
     assert covered(row)
     assert not set(kept) & model.end_ids
     assert row.grade < Grade.VERIFIED
+    assert verify(row, model, answer, truncated=True) == []
     if not held:
         assert row.grade <= Grade.DRIFT
         assert kept == sampled[:len(kept)]

@@ -236,3 +236,13 @@ class Requeue(Base):
     what: Mapped[dict[str, Any]] = mapped_column(JSONB)
     before: Mapped[list[Any]] = mapped_column(JSONB)              # [[sample_id, state, lane, max_tokens, reason], ...]
     undone_at: Mapped[datetime | None] = mapped_column(Time)
+
+
+class Shelved(Base):
+    """The answer of a done sample that was asked for again: what a requeue gives back when it is taken back."""
+
+    __tablename__ = "shelved"
+
+    requeue_id: Mapped[int] = mapped_column(ForeignKey("requeue.id"), primary_key=True)
+    sample_id: Mapped[int] = mapped_column(ForeignKey("sample.id"), primary_key=True)
+    answer: Mapped[dict[str, Any]] = mapped_column(JSONB)         # the row of `completion`

@@ -103,12 +103,15 @@ def select(connection: Connection, wanted: Selection) -> list[Any]:
         **({"p_grades": list(wanted.grades) if wanted.grades else None} if done else {})}))
 
 
-# A done row that is asked for again gives its tokens back to the budget; its text is kept as the partial answer.
+# A done row that is asked for again gives its tokens back to the budget; its text is kept as the partial answer, and the whole
+# row is laid aside for whoever takes the requeue back.
 _REQUEUE = text("""
 with w as materialized (select * from unnest(cast(:p_ids as bigint[])) as w(id)),
 gone as (
   delete from completion c using w where c.sample_id = w.id
-  returning c.sample_id, c.dataset_id, c.fence, c.n_tokens, c.trainable and c.grade > 0 as useful, c.ids, c.raw),
+  returning c.sample_id, c.dataset_id, c.fence, c.n_tokens, c.trainable and c.grade > 0 as useful, c.ids, c.raw,
+    to_jsonb(c) as answer),
+shelved as (insert into shelved (requeue_id, sample_id, answer) select :p_record, sample_id, answer from gone),
 kept as (
   insert into partial (sample_id, fence, n_tokens, exact, ids, raw)
   select sample_id, fence, n_tokens, false, ids, raw from gone on conflict (sample_id) do nothing),
@@ -132,32 +135,45 @@ insert into requeue (who, what, before) values (:p_who, cast(:p_what as jsonb), 
 def requeue(connection: Connection, rows: Sequence[Any], *, lane: Lane | None, max_tokens: int | None,
             who: str, what: dict[str, Any], without: Sequence[str] = ()) -> tuple[int, int]:
     """Queue the selected rows again and record it: (how many, the record's id). One transaction with `select`."""
-    n = connection.execute(_REQUEUE, {
-        "p_ids": [r.id for r in rows], "p_lane": None if lane is None else int(lane), "p_max": max_tokens,
-        "p_without": list(without) or None}).scalar() or 0
     record = connection.execute(_RECORD, {
         "p_who": who, "p_what": json.dumps(what),
         "p_before": json.dumps([[r.id, r.state, r.lane, r.max_tokens, r.reason] for r in rows])}).scalar_one()
+    n = connection.execute(_REQUEUE, {
+        "p_ids": [r.id for r in rows], "p_lane": None if lane is None else int(lane), "p_max": max_tokens,
+        "p_without": list(without) or None, "p_record": record}).scalar() or 0
     return int(n), int(record)
 
 
 _UNDO = text("""
 with b as (
-  select (e->>0)::bigint as id, (e->>1)::int as state, (e->>2)::int as lane, (e->>3)::int as max_tokens, e->>4 as reason
+  select (e->>0)::bigint as id, (e->>1)::int as state, (e->>2)::int as lane, (e->>3)::int as max_tokens, e->>4 as reason, r.at
   from requeue r, jsonb_array_elements(r.before) e where r.id = :p_record and r.undone_at is null),
 held as materialized (
-  select s.id, s.state from sample s where s.id = any(array(select id from b where state = 3))
-  order by s.id for no key update of s),
+  select s.id, s.state from sample s where s.id = any(array(select id from b)) order by s.id for no key update of s),
+back as materialized (
+  select b.*, v.answer from b join held h on h.id = b.id left join shelved v on v.requeue_id = :p_record and v.sample_id = b.id
+  where h.state = 0 and (b.state = 3 or v.answer is not null)
+    and not exists (select from attempt a where a.sample_id = b.id and a.started_at > b.at)),
+restored as (
+  insert into completion select (jsonb_populate_record(null::completion, answer)).* from back where answer is not null
+  returning sample_id, dataset_id, n_tokens, trainable and grade > 0 as useful),
+unneeded as (delete from partial p using restored x where p.sample_id = x.sample_id),
+taken as (delete from shelved v using restored x where v.requeue_id = :p_record and v.sample_id = x.sample_id),
 moved as (
-  update sample s set state = 3, lane = b.lane, max_tokens = b.max_tokens, reason = b.reason, changed_at = clock_timestamp()
-  from b, held h, requeue r where s.id = b.id and h.id = b.id and h.state = 0 and r.id = :p_record
-    and not exists (select from attempt a where a.sample_id = s.id and a.started_at > r.at)
-  returning s.dataset_id),
+  update sample s set state = b.state, lane = b.lane, max_tokens = b.max_tokens, reason = b.reason, hinted_at = null,
+    changed_at = clock_timestamp()
+  from back b where s.id = b.id returning s.dataset_id, s.state),
 marked as (update requeue set undone_at = clock_timestamp() where id = :p_record and undone_at is null),
-sums as (select dataset_id, count(*) as n from moved group by 1)
-update dataset d set failed = failed + x.n from sums x where d.id = x.dataset_id returning x.n""")
+sums as (
+  select dataset_id, count(*) as n, count(*) filter (where state = 3) as failed,
+    (select coalesce(sum(n_tokens), 0) from restored) as stored,
+    (select coalesce(sum(n_tokens) filter (where useful), 0) from restored) as useful
+  from moved group by 1)
+update dataset d set failed = d.failed + x.failed, done = d.done + x.n - x.failed, stored_tokens = stored_tokens + x.stored,
+  useful_tokens = useful_tokens + x.useful
+from sums x where d.id = x.dataset_id returning x.n""")
 
 
 def undo(connection: Connection, record: int) -> int:
-    """Fail again the samples of a requeue that no worker has claimed since; how many."""
+    """End again, as they had ended, the samples of a requeue that no worker has claimed since; how many."""
     return sum(int(row.n) for row in connection.execute(_UNDO, {"p_record": record}))

@@ -67,7 +67,7 @@ def requeue(
 
     engine = engine_of(settings_of(home))
     if undo is not None:
-        typer.echo(f"{undo_requeue(engine, undo)} samples are failed again")
+        typer.echo(f"{undo_requeue(engine, undo)} samples are as they were")
         return
     if records:
         with transaction(engine) as connection:

@@ -58,7 +58,7 @@ def test_money_limits_and_the_last_failures_are_shown(looker):
     spent = sum(d.spent_usd for d in seen.datasets if d.name in ("B3", "B4", "B5", "B7"))
     assert f"the run's money: ======-............. ${spent:.2f} of $60.00" in text
     assert "openrouter: 519 of 620 at once, ceiling 700" in text
-    assert "sglang: 0 of 128 at once paused: credentials" in text
+    assert "sglang: 0 of 128 at once paused: bad_credentials" in text
     assert all(f"{f.code} " in text and f.key in text for f in seen.failures)
     assert len(seen.failures) == glance.LATEST
     assert "draftmill open B7" in text, "what a person can do about it"

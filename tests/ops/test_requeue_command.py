@@ -53,7 +53,7 @@ def test_two_hundred_failed_long_samples_are_asked_again_in_one_line(command, fl
     record = command("B8", "--records")
     assert record.startswith(f"{number}: ")
     assert record.endswith("200 waiting\n")
-    assert command("--undo", number) == "200 samples are failed again\n"
+    assert command("--undo", number) == "200 samples are as they were\n"
     assert states(fleet) == {3: 200}
     assert "taken back" in command("--records")
 

@@ -26,7 +26,7 @@ def engine(database):
 
 @pytest.fixture
 async def failures(store):
-    """Two http_500 of P, one content_filtered of Q, and a good row that cost 10,000 nano-dollars for 13 tokens."""
+    """Two http_500 of P, one content_filtered of Q, and a good row of 10 tokens for 10,000 nano-dollars."""
     ids = await store.samples(await store.dataset(), 4)
     taken = await store.claim(ids)
     await store.settle(*[ended(taken[i], Event.DROP, "http_500", provider="P") for i in ids[:2]],
@@ -86,6 +86,24 @@ async def test_truncated_rows_give_their_tokens_back_to_the_budget(store, engine
     assert (bound.count, bound.causes, bound.max_tokens) == (1, {"truncated": 1}, LONG_MAX)
     assert (await store.one("select stored_tokens, done from dataset")) == (0, 0)
     assert (await store.claimed(s, lane=Lane.LONG)).max_tokens == LONG_MAX
+    await store.check_counters()
+
+
+async def test_a_row_that_was_asked_again_by_mistake_comes_back_as_it_was(store, engine):
+    ids = await store.samples(await store.dataset(), 3)
+    taken = await store.claim(ids)
+    await store.settle(*[done(taken[i], 30, row=stored(30, truncated=True, flags="a,b")) for i in ids])
+    before = await store.all("select * from completion order by sample_id")
+    sums = await store.one("select done, stored_tokens, useful_tokens, billed_tokens from dataset")
+    bound = requeue(engine, Wish("B1", truncated=True))
+    assert bound.count == 3
+    await store.claimed(ids[0])
+    assert undo(engine, bound.record) == 2
+    assert await store.all("select * from completion order by sample_id") == before[1:]
+    assert await states(store, ids) == [State.RUNNING] + [State.DONE] * 2
+    assert [row.sample_id for row in await store.all("select sample_id from partial")] == ids[:1]
+    left = await store.one("select done, stored_tokens, useful_tokens, billed_tokens from dataset")
+    assert left == (2, sums.stored_tokens - 30, sums.useful_tokens - 30, sums.billed_tokens)
     await store.check_counters()
 
 

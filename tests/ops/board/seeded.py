@@ -200,7 +200,7 @@ def limits(redis_url: str, prefix: str = "draftmill:") -> None:
     found.ceiling = 700
     found.workers = {"short-1": Share(4e18, 331, 12), "short-2": Share(4e18, 188, 0)}
     halted = Limit.new(128, 256)
-    halted.halted, halted.workers = "credentials", {"long-1": Share(4e18, 0, 82)}
+    halted.halted, halted.workers = "bad_credentials", {"long-1": Share(4e18, 0, 82)}
     client = redis.Redis.from_url(redis_url)
     for name, limit in (("openrouter", found), ("sglang", halted)):
         client.set(f"{prefix}limit:{name}", msgspec.json.encode(limit))

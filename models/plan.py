@@ -128,6 +128,8 @@ class DatasetPlan(Part):
     sampling: Sampling = Sampling()
     routing: Routing = Routing()
     promote: bool = True
+    max_attempts: int = Field(4, ge=1, le=100)          # of a sample that end in a failure; waits for a limit are none
+    max_possibly_paid: int = Field(2, ge=1, le=100)     # of those: calls that may have been billed though their reply was lost
     waste_bound: float = Field(0.5, ge=0)   # billed but not stored, as a share of the token budget
     context_tokens: int | None = Field(None, ge=1)      # the model's; by default the profile's
     dedup: Literal["exact", "near"] | None = None       # ask once what is asked twice

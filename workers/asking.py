@@ -21,6 +21,7 @@ from workers.rebuild import Rebuilder
 # usual lanes; one's own engine queues instead of refusing, and asking it again only lengthens the queue.
 SLOWEST_TOKENS_PER_S, PATIENCE_S = 8.0, 60.0
 OWN_SLOWEST_TOKENS_PER_S, OWN_PATIENCE_S = 2.0, 300.0
+FIRST_EVENT_S = 300.0      # of a hosted stream, which else might wait behind comments until its deadline
 HANG_UP_S = 2.0
 
 
@@ -67,9 +68,13 @@ async def prepared(rebuilder: Rebuilder, dataset: Dataset, endpoint: Endpoint, c
         sampling=sampling, routing=plan.routing.body(),
         reasoning={**(plan.reasoning or {}), **({"effort": effort} if effort else {})} or None,
         thinking=plan.thinking, thinking_key=rebuilder.thinking_key(plan), ignore=ignore,
-        stream=streams, limits=Limits(total_s=chosen.deadline_s or _deadline_s(claim.max_tokens, endpoint)),
+        stream=streams, limits=_limits(chosen.deadline_s or _deadline_s(claim.max_tokens, endpoint), endpoint, streams),
         prompt_ids=prompt_ids, prefix_ids=prefix, expected_prompt_tokens=None if prompt_ids is None else len(prompt_ids))
     return Work(dataset, endpoint, claim, prompt, ask, hosts, streams and cancels)
+
+
+def _limits(total_s: float, endpoint: Endpoint, streams: bool) -> Limits:
+    return Limits(total_s=total_s, first_byte_s=FIRST_EVENT_S if streams and endpoint.account.kind == "openrouter" else 0.0)
 
 
 def _deadline_s(max_tokens: int, endpoint: Endpoint) -> float:

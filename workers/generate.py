@@ -108,7 +108,7 @@ async def _once(mill: Mill, sample_id: int, dataset_name: str) -> str:
         try:
             exchange, work = await _called(mill, dataset, endpoint, claim)
         except Exception as error:  # noqa: BLE001  (the outermost loop of a sample: whatever failed, its claim must end)
-            return await _failed(mill, claim, error)
+            return await _failed(mill, dataset, claim, error)
         verdict = judge(work.ask, exchange, _history(claim, dataset))
         outcome = _outcome(verdict)
     finally:
@@ -117,10 +117,10 @@ async def _once(mill: Mill, sample_id: int, dataset_name: str) -> str:
     return verdict.code
 
 
-async def _failed(mill: Mill, claim: Claim, error: Exception) -> str:
+async def _failed(mill: Mill, dataset: Dataset, claim: Claim, error: Exception) -> str:
     """Nothing was asked. A prompt that its model's template refuses is its own fault; anything else is ours and is retried."""
     own = isinstance(error, DraftmillError)
-    last = claim.burnt + 1 >= History().max_burnt
+    last = claim.burnt + 1 >= dataset.plan.max_attempts
     code = "prompt_unusable" if own else "internal_error"
     log.error("sample_failed", sample=claim.id, code=code, error=type(error).__name__, cause=str(error) if own else "")
     await mill.ledger.settle(Settlement(claim.id, claim.fence, Event.DROP if own or last else Event.RETRY, code, wait_s=5.0,
@@ -173,7 +173,8 @@ async def _stopped(mill: Mill, work: Work, exchange: Exchange | None) -> None:
 
 
 def _history(claim: Claim, dataset: Dataset) -> History:
-    return History(burnt=claim.burnt, possibly_paid=claim.possibly_paid, lane=Lane(claim.lane).label,
+    return History(burnt=claim.burnt, possibly_paid=claim.possibly_paid, max_burnt=dataset.plan.max_attempts,
+                   max_possibly_paid=dataset.plan.max_possibly_paid, lane=Lane(claim.lane).label,
                    may_promote=dataset.plan.promote and claim.lane == Lane.SHORT and _grows(claim, dataset),
                    snoozed=max(0, claim.fence - 1 - claim.burnt), expected_tokens=dataset.mean_tokens)
 

@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 from sqlalchemy import Engine, text
+from typer.testing import CliRunner
 
 from models.base import connect
 from models.states import Grade
@@ -19,6 +20,7 @@ from models.tokens import profile
 from models.tokens.model import Model
 from models.tokens.replay import Style
 from ops.bench import replies, truth
+from ops.cli import app
 from ops.grading import BATCH, calibrate, regrade
 from ops.importing import import_files, plan_of
 
@@ -109,3 +111,35 @@ def test_a_thousand_replies_have_the_grades_they_would_have_had_without_a_kill(
     assert state(engine) == after
     assert Grade.VERIFIED in grades(after, "raw") & grades(after, "strips") & grades(after, "unbilled")
     assert grades(after, "engine") == {Grade.ENGINE}
+
+
+def told(home: Path, *command: str, code: int = 0) -> str:
+    found = CliRunner().invoke(app, [*command, "--home", str(home)])
+    assert found.exit_code == code, found.output
+    return found.output
+
+
+@pytest.mark.slow
+def test_the_commands_tell_conventions_grades_drift_and_how_honest_it_all_is(
+        engine: Engine, home: Path, kimi: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ops.cli.rows.engine_of", lambda _: engine)
+    take_in(engine, home, kimi, 500)
+    learned = told(home, "calibrate")
+    assert "moonshotai/kimi-k2.5 (kimi-k2.5) by raw, stop: settled, new" in learned
+    assert "end:think: billed - rebuilt = +0 in" in learned
+    assert "prompts: billed - rendered = +0 in 100% of" in learned
+    assert "B1: 400 rows graded again" in learned
+    assert ", new" not in told(home, "calibrate")
+    report = told(home, "verify", "B1")
+    assert "100 engine" in report
+    assert "completion tokens billed but not kept: " in report
+    assert "raw: " in report
+    assert "silently inexact, estimated: " in report
+    honest = told(home, "audit")
+    assert "raw partition" in honest
+    assert "exact (" in honest
+    with engine.begin() as connection:
+        connection.execute(text("update completion c set ids = prompt_ids from (select min(sample_id) as id from completion) m "
+                                "where c.sample_id = m.id"))
+    spoiled = told(home, "verify", "B1", code=1)
+    assert "1 spans do not cover the completion" in spoiled

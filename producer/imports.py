@@ -18,7 +18,7 @@ from sqlalchemy import Engine
 
 from models import blob
 from models.base import transaction
-from models.conversation import Document, Message, document, turn_key
+from models.conversation import Document, Message, document, question_of, turn_key
 from models.states import Grade, Lane, State
 from models.store import imports, prompts, samples
 from models.store.datasets import Dataset
@@ -150,6 +150,7 @@ class Importer:
             if not self._asks(reply, keyed):
                 raise Malformed("other_prompt", "the sample of this key asks something else")
             self._asked.count(content_of(keyed.prompt["messages"], keyed.prompt["tools"]))
+            keyed = self._of_answers(keyed, name)
             return keyed, keyed.prompt
         reply = self._with_messages(reply)
         assert reply.messages is not None
@@ -162,6 +163,15 @@ class Importer:
         told = without_empty_system(reply) or reply
         turn = sum(m["role"] == "assistant" for m in told.messages or ()) if self.dataset.plan.turns == "all" else 0
         return None, document(told.messages or [], told.tools, (), told.metadata, turn)
+
+    def _of_answers(self, keyed: Known, name: str) -> Known:
+        """Where several answers to a prompt are wanted, all of them may bear its id: who has this one, else who waits for one."""
+        if keyed.open or keyed.generation == name:
+            return keyed
+        alike = self._asked.by_content(content_of(keyed.prompt["messages"], keyed.prompt["tools"]))
+        answers = [k for k in alike if question_of(k.primary_id) == question_of(keyed.primary_id)]
+        holder = next((k for k in answers if k.generation == name), None)
+        return holder or next((k for k in answers if k.open), keyed)
 
     def _by_key(self, key: str | None) -> Known | None:
         if key is None:

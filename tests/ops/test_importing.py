@@ -155,6 +155,15 @@ async def test_the_same_question_is_answered_as_often_as_it_was_asked(store, ask
     assert len(await rows_of(store)) == 2
 
 
+async def test_several_answers_under_one_id_take_the_places_of_that_prompts_answers(store, ask, take_in) -> None:
+    await ask([{"id": "q", "prompt": "Why?"}, {"id": "other", "prompt": "Why?"}], answers=3)
+    answers = [{"id": "q", "prompt": "Why?", "answer": text} for text in ("So.", "Thus.", "So.", "Hence.", "Because.")]
+    result = take_in(*answers)
+    assert (result.stored.total(), result.there, result.made) == (3, 2, 0)
+    assert [row.key for row in await rows_of(store)] == ["q", "q#a1", "q#a2"]
+    assert take_in(*answers).there == 5
+
+
 async def test_an_answer_to_something_else_is_not_attached_to_the_key_it_names(store, ask, take_in, forms) -> None:
     await ask([{"id": "q0", "prompt": "Why?"}])
     result = take_in(*(form("q0", "How?", "So.") for form in (forms[0], forms[2])))

@@ -21,7 +21,8 @@ from workers.verdict import Action, judge
 PLAN = DatasetPlan(profile="smollm2", model="a/model", account="home", short=LanePlan(max_tokens=800, concurrency=1),
                    long=LanePlan(max_tokens=1_600, concurrency=1))
 CLAIM = Claim(id=1, fence=1, dataset_id=1, lane=Lane.LONG, key="k", primary_id="k", turn=0, max_tokens=1_600, burnt=0,
-              possibly_paid=0, ignore=None, prompt=blob.pack_json({"messages": [{"role": "user", "content": "why?"}]}), prefix_ids=None)
+              possibly_paid=0, ignore=None, prefix_ids=None,
+              prompt=blob.pack_json({"messages": [{"role": "user", "content": "why?"}]}))
 
 
 class Rebuilder:

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import structlog
 from redis.asyncio import Redis
+from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from models.base import connect_async, open_all, perform, perform_whole
@@ -30,6 +31,7 @@ from workers.app import run_worker
 from workers.asking import Endpoint, Work, hang_up
 from workers.generate import WAITERS, Waiting, generate
 from workers.hands import Hands, left_by_the_dead
+from workers.heartbeat import Heartbeat
 from workers.ledger import Ledger
 from workers.limiter import Limiter
 from workers.pool import Life
@@ -60,6 +62,7 @@ class Worker:
         self.calls: dict[int, Work] = {}
         self.waiting = Waiting(max(1, min(WAITERS, concurrency // 8)))   # of a small lane they would take all slots
         self._lag_s = 0.0
+        self._rejoining: asyncio.Task[None] | None = None
         self._calibrated_at = -CALIBRATIONS_EVERY_S
 
     def life(self) -> Life:
@@ -79,7 +82,10 @@ class Worker:
         self.ledger.start()
         await self._bury_predecessors()
         await self._look()
-        for every_s, duty in ((LOOK_EVERY_S, self._look), (self._settings.heartbeat_s, self._beat),
+        self._loop = asyncio.get_running_loop()
+        self._heart = Heartbeat(self._database_url, self._settings.heartbeat_s, self._beat, self._declared_dead)
+        self._heart.start()
+        for every_s, duty in ((LOOK_EVERY_S, self._look), (self._settings.heartbeat_s, self._tend),
                               (BILLS_EVERY_S, self._collect)):
             self._tasks.append(asyncio.create_task(self._again(every_s, duty)))
 
@@ -108,6 +114,7 @@ class Worker:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.ledger.stop()
+        await asyncio.to_thread(self._heart.stop)
         for endpoint in self._endpoints.values():
             await endpoint.limiter.close()
             await endpoint.provider.aclose()
@@ -215,17 +222,32 @@ class Worker:
         account = dataset.accounts.get(call.account) if dataset else None
         return (await self._endpoint(call.account, account)).provider if account else None
 
-    async def _beat(self) -> None:
+    def _beat(self, connection: Connection) -> bool:
+        """In the heartbeat's thread."""
         facts = {"lag_ms": round(self._lag_s * 1000), "token_wait_ms": round(self.rebuilder.wait_s * 1000),
                  "spool": self._spool.waiting, "fenced": self.ledger.fenced, "away": self.ledger.away}
-        if not await perform(self._engine, sweeps.beat, self.id, self._in_flight, facts):
-            # Declared dead while frozen: its samples are queued again. Late answers are refused by their fences and
-            # their cost booked; new claims are made under a new name.
-            log.error("worker_was_declared_dead", worker=self.id)
+        return sweeps.beat(connection, self.id, self._in_flight, facts)
+
+    async def _tend(self) -> None:
+        self._heart.lives()
+        await self.ledger.give_back_strays()
+
+    def _declared_dead(self) -> None:
+        """In the heartbeat's thread."""
+        self._loop.call_soon_threadsafe(self._rejoin_once)
+
+    def _rejoin_once(self) -> None:
+        if self._rejoining is None or self._rejoining.done():
+            self._rejoining = asyncio.create_task(self._rejoin(self.id))
+
+    async def _rejoin(self, dead: int) -> None:
+        """Its samples are queued again: late answers are refused by their fences, their cost is booked, and new claims are
+        made under a new name.
+        """
+        log.error("worker_was_declared_dead", worker=dead)
+        with suppress(StoreError):      # else the next beat tells it again
             self.id = await self._join()
             self.ledger.rejoin(self.id)
-            self._hands.rejoin(self.id)
-        await self.ledger.give_back_strays()
 
 
 def work(settings: Settings, lane: Lane, concurrency: int, name: str) -> int:

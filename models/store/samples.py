@@ -68,7 +68,7 @@ class Selection:
     lane: Lane | None = None
     provider: str | None = None
     truncated: bool = False            # done rows that were cut, instead of failed samples
-    grades: tuple[int, ...] | None = None
+    grades: tuple[int, ...] | None = None      # done rows of these grades; with truncated: of these and cut
     older_than_s: float | None = None
     limit: int = 1_000_000
 
@@ -84,7 +84,7 @@ where s.dataset_id = :p_dataset and s.state = 3
 order by s.id limit :p_limit for no key update of s skip locked"""
 _TRUNCATED = """
 select s.id, s.state, s.lane, s.max_tokens, s.reason from sample s join completion c on c.sample_id = s.id
-where s.dataset_id = :p_dataset and s.state = 2 and (c.truncated or cast(:p_grades as int[]) is not null)
+where s.dataset_id = :p_dataset and s.state = 2 and (c.truncated or not cast(:p_truncated as bool))
   and (cast(:p_grades as int[]) is null or c.grade = any(cast(:p_grades as int[])))
   and (cast(:p_lane as int) is null or s.lane = :p_lane)
   and (cast(:p_age as float8) is null or s.changed_at < clock_timestamp() - make_interval(secs => :p_age))
@@ -100,7 +100,7 @@ def select(connection: Connection, wanted: Selection) -> list[Any]:
         "p_dataset": wanted.dataset_id, "p_codes": list(wanted.codes) if wanted.codes else None,
         "p_lane": None if wanted.lane is None else int(wanted.lane), "p_age": wanted.older_than_s,
         "p_provider": wanted.provider, "p_limit": wanted.limit,
-        **({"p_grades": list(wanted.grades) if wanted.grades else None} if done else {})}))
+        **({"p_grades": list(wanted.grades) if wanted.grades else None, "p_truncated": wanted.truncated} if done else {})}))
 
 
 # A done row that is asked for again gives its tokens back to the budget; its text is kept as the partial answer, and the whole

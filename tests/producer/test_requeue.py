@@ -89,6 +89,16 @@ async def test_truncated_rows_give_their_tokens_back_to_the_budget(store, engine
     await store.check_counters()
 
 
+async def test_rows_are_chosen_by_grade_by_being_cut_or_by_both(store, engine):
+    ids = await store.samples(await store.dataset(), 4)
+    taken = await store.claim(ids)
+    rows = [stored(grade=grade, truncated=cut) for grade, cut in ((1, True), (1, False), (3, True), (3, False))]
+    await store.settle(*[done(taken[i], row=row) for i, row in zip(ids, rows, strict=True)])
+    for wish, n in ((Wish("B1", truncated=True), 2), (Wish("B1", grades=("drift",)), 2),
+                    (Wish("B1", truncated=True, grades=("drift",)), 1), (Wish("B1", grades=("drift", "verified")), 4)):
+        assert requeue(engine, wish, dry_run=True).count == n, wish
+
+
 async def test_a_row_that_was_asked_again_by_mistake_comes_back_as_it_was(store, engine):
     ids = await store.samples(await store.dataset(), 3)
     taken = await store.claim(ids)

@@ -1,13 +1,15 @@
 """A run as a person writes it."""
 
+import re
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
 from models.errors import DraftmillError, SettingsError
-from models.plan import NO_FP4, Account, DatasetPlan, LanePlan, read
+from models.plan import NO_FP4, Account, DatasetPlan, LanePlan, LaneRule, Plan, Routing, Sampling, read
 
+ROOT = Path(__file__).parents[2]
 ACCOUNT = '[accounts.router]\nkind = "openrouter"\n'
 DATASET = '[datasets.B1]\nprofile = "smollm2"\nmodel = "a/model"\naccount = "router"\n'
 
@@ -97,3 +99,25 @@ def test_a_plan_stored_as_json_is_read_back_the_same() -> None:
 
 def test_an_accounts_url_ends_without_a_slash() -> None:
     assert Account(base_url="https://x/v1/").base_url == "https://x/v1"
+
+
+def test_every_setting_is_explained_and_no_other() -> None:
+    page = (ROOT / "docs/plan.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(\w+)`", page))
+    parts = (Plan, Account, DatasetPlan, LanePlan, LaneRule, Sampling, Routing)
+    settings = {name for part in parts for name in part.model_fields}
+    assert settings - {"accounts", "datasets"} <= named
+    first_cells = {name for row in re.findall(r"^\| ([^|]+) \|", page, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+    assert first_cells <= settings
+
+
+def test_what_is_told_to_be_in_the_fingerprint_is() -> None:
+    page = (ROOT / "docs/plan.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"`(\w+)` F\b", page)) == plan().fingerprint().keys()
+
+
+@pytest.mark.parametrize("name", ["draftmill.toml", "openrouter.toml"])
+def test_the_examples_are_plans_whose_prompts_are_there(name: str) -> None:
+    found = read(ROOT / "examples" / name)
+    assert found.datasets
+    assert all(file.is_file() for dataset in found.datasets.values() for file in dataset.prompts)

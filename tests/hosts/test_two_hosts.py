@@ -64,7 +64,7 @@ def done_by(rig: Rig, host: str, after: float = 0.0) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_a_host_is_cut_off_and_comes_back_and_nothing_is_lost(rig: Rig) -> None:
     if why := missing():
         pytest.skip(why)

@@ -69,10 +69,11 @@ def shown(found: list[Held]) -> str:
 
 
 def shown_cost(found: list[Held]) -> str:
-    head = ["profile", "samples", "workers ms", "PostgreSQL ms", "Redis ms", "simulator ms", "most loop lag ms", "token wait ms"]
-    rows = [[h.load.profile, h.samples, h.cpu_ms["short"] + h.cpu_ms["long"], h.cpu_ms["PostgreSQL"], h.cpu_ms["Redis"],
-             h.cpu_ms["simulator"], h.lag_ms, h.token_wait_ms] for h in found]
-    return table(head, rows)
+    head = ["profile", "in flight", "samples", "workers ms", "PostgreSQL ms", "Redis ms", "simulator ms", "most loop lag ms",
+            "token wait ms"]
+    return table(head, [[
+        h.load.profile, h.load.short + h.load.long, h.samples, h.cpu_ms["short"] + h.cpu_ms["long"], h.cpu_ms["PostgreSQL"],
+        h.cpu_ms["Redis"], h.cpu_ms["simulator"], h.lag_ms, h.token_wait_ms] for h in found])
 
 
 def load(profile: str, latency: tuple[float, float], seconds: float, share: float = 1.0) -> Load:

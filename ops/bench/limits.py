@@ -45,7 +45,7 @@ def measure(workers: int) -> Found:
 
 
 def _found(workers: int, mill: Mill, calls: Sequence[int]) -> Found:
-    series = mill.simulator.summary(series=True)["series"]
+    series = mill.simulator.summary(series=True)["seconds"]
     first = min(s["second"] for s in series)
     by_second = {s["second"] - first: s for s in series}
     seconds = range(min(LASTS_S, max(by_second)))

@@ -57,7 +57,7 @@ class Mill:
 
     def in_flight(self) -> list[int]:
         """Most at once, by second since the first call."""
-        series = self.simulator.summary(series=True)["series"]
+        series = self.simulator.summary(series=True)["seconds"]
         if not series:
             return []
         by_second = {s["second"]: s["in_flight"] for s in series}

@@ -138,7 +138,21 @@ def workers(rows: Sequence[WorkerTotals]) -> Table:
     return table
 
 
-def providers(rows: Sequence[ProviderTotals]) -> Table:
+def providers(rows: Sequence[ProviderTotals]) -> Group:
+    return Group(_calls(rows), Text(), _health(rows))
+
+
+def _health(rows: Sequence[ProviderTotals]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1))
+    for name in ("dataset", "provider", "429", "5xx", "refusals", "tokens/s", "grades"):
+        table.add_column(name, justify="left" if name in ("dataset", "provider", "grades") else "right", no_wrap=name != "grades")
+    for p in rows:
+        table.add_row(p.dataset, p.provider, count(p.limited), count(p.server_errors), count(p.refusals), count(p.tokens_per_s),
+                      ", ".join(f"{grade} {100 * n / sum(p.grades.values()):.0f}%" for grade, n in reversed(p.grades.items())))
+    return table
+
+
+def _calls(rows: Sequence[ProviderTotals]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1))
     for name in ("dataset", "provider", "quant", "calls", "ok", "refused", "broken", "cut", "p50", "p95", "spent"):
         table.add_column(name, justify="left" if name in ("dataset", "provider", "quant") else "right", no_wrap=True)

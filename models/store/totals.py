@@ -175,7 +175,10 @@ def workers(connection: Connection) -> list[WorkerTotals]:
 
 @dataclass(frozen=True, slots=True)
 class ProviderTotals:
-    """One provider of one dataset over its last attempts; times in seconds."""
+    """One provider of one dataset over its last attempts; times in seconds.
+
+    limited: answered 429; server_errors: 5xx; refusals: answers that are refusals or were filtered; grades: rows by grade's name.
+    """
 
     dataset: str
     provider: str
@@ -189,6 +192,10 @@ class ProviderTotals:
     p95_s: float | None
     tokens_per_s: float | None
     cost_usd: float
+    limited: int = 0
+    server_errors: int = 0
+    refusals: int = 0
+    grades: dict[str, int] = field(default_factory=dict)
 
 
 _PROVIDERS = text("""
@@ -200,14 +207,19 @@ select d.name as dataset, coalesce(nullif(a.provider, ''), '?') as provider, coa
   percentile_cont(0.95) within group (order by a.latency_ms) / 1000.0 as p95,
   sum(a.completion_tokens) filter (where a.action = 'done') * 1000.0
     / nullif(sum(a.latency_ms) filter (where a.action = 'done'), 0) as rate,
-  coalesce(sum(a.cost_nusd), 0) / 1e9 as cost
+  coalesce(sum(a.cost_nusd), 0) / 1e9 as cost,
+  count(*) filter (where a.status = 429) as limited, count(*) filter (where a.status between 500 and 599) as server_errors,
+  count(*) filter (where 'refusal' = any(c.flags) or a.code in ('refused', 'content_filtered')) as refusals,
+  array_agg(c.grade) filter (where c.grade is not null) as grades
 from dataset d cross join lateral (
   select * from attempt a where a.dataset_id = d.id and a.ended_at is not null order by a.ended_at desc limit 5000) a
+left join completion c on c.sample_id = a.sample_id and c.fence = a.fence
 where cast(:p_names as text[]) is null or d.name = any(cast(:p_names as text[]))
 group by 1, 2, 3 order by 1, 4 desc""")
 
 
 def providers(connection: Connection, names: list[str] | None = None) -> list[ProviderTotals]:
     return [ProviderTotals(r.dataset, r.provider, r.quantization, r.calls, r.ok, r.refused, r.broken, r.truncated, r.p50, r.p95,
-                           None if r.rate is None else float(r.rate), float(r.cost))
+                           None if r.rate is None else float(r.rate), float(r.cost), r.limited, r.server_errors, r.refusals,
+                           {grade.label: r.grades.count(grade) for grade in Grade if grade in r.grades} if r.grades else {})
             for r in connection.execute(_PROVIDERS, {"p_names": names})]

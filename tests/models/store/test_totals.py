@@ -51,6 +51,16 @@ async def test_providers_are_told_apart(store, busy):
     assert (told["Q"].calls, told["Q"].ok, told["Q"].broken, told["Q"].cost_usd) == (2, 0, 2, 500 / 1e9)
 
 
+async def test_a_providers_limits_errors_refusals_and_grades_are_counted(store, busy):
+    full, broken = list((await store.claim(await store.samples(busy, 2, prefix="m"))).values())
+    await store.settle(ended(full, Event.SNOOZE, "rate_limited", provider="Q", status=429),
+                       ended(broken, Event.RETRY, "provider_error", provider="Q", status=502))
+    told = {p.provider: p for p in await store.do(totals.providers)}
+    assert (told["P"].limited, told["P"].server_errors, told["P"].refusals, told["P"].grades) == (
+        0, 0, 0, {"rejected": 1, "engine": 1})
+    assert (told["Q"].limited, told["Q"].server_errors, told["Q"].refusals, told["Q"].grades) == (1, 1, 1, {})
+
+
 async def test_the_view_has_one_line_per_sample(store, busy):
     rows = await store.all("select * from samples order by id")
     assert [(r.lane, r.state, r.grade, r.tokens, r.attempts) for r in rows] == [

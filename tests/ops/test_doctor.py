@@ -22,6 +22,8 @@ from models.settings import Settings
 from models.states import Event
 from models.store import datasets, sweeps
 from models.store.settlements import Settlement
+from models.tokens.model import Model
+from models.tokens.profile import Profile
 from ops import doctor
 from ops.bench.rig import Rig
 from ops.checks import machine, services
@@ -78,6 +80,24 @@ class Place:
 @pytest.fixture(scope="module")
 def one_database(new_database: Callable[[], str]) -> str:
     return new_database()
+
+
+@pytest.fixture(scope="module")
+def known_models() -> dict[str, Model]:
+    return {}
+
+
+@pytest.fixture(autouse=True)
+def opened_once(known_models: dict[str, Model], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A vocabulary that was opened well is not opened again for each plant."""
+    real = Model.open
+
+    def once(profile: Profile) -> Model:
+        key = profile.model_dump_json()
+        known_models[key] = known_models.get(key) or real(profile)
+        return known_models[key]
+
+    monkeypatch.setattr(Model, "open", once)
 
 
 @pytest.fixture

@@ -56,6 +56,9 @@ class Simulator:
             return ""
         return faults.draw(self.conditions.faults, identity, number)
 
+    def fault_at(self, host: Host, identity: bytes, number: int) -> str:
+        return faults.draw(self.conditions.host_faults.get(host.name, {}), identity, number)
+
     def natural(self, identity: bytes, thinking: bool, opened: bool) -> answers.Natural:
         thinks = thinking and bool(self.corpus.marks.close.id)
         return answers.natural(self.behaviour, identity, thinks=thinks, opened=opened, factor=self.conditions.length_factor)

@@ -69,6 +69,9 @@ class Call:
         self.host = host = sim.host_for(self.dialect, self.asked, self.identity)
         if host is None:
             return self.refuse("404_routing")
+        self.fault = self.fault or sim.fault_at(host, self.identity, self.number)
+        if self.fault and KINDS[self.fault].early:
+            return self.refuse(self.fault)
         self.answer = answer = self.answer or sim.natural(self.identity, self.asked.thinking, self.prompt.opened)
         limit = min(self.asked.max_tokens, host.max_completion_tokens)
         self.count = max(0, min(limit, answer.length - self.start_at))

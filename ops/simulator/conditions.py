@@ -30,6 +30,7 @@ class Conditions:
     def __init__(self, behaviour: Behaviour, clock: Callable[[], float]) -> None:
         self._clock = clock
         self.faults: Mapping[str, float] = behaviour.faults
+        self.host_faults: dict[str, Mapping[str, float]] = {}     # by the host's name
         self.outage: Outage | None = None
         self.stall_until = 0.0
         self.speed = self.length_factor = 1.0
@@ -123,10 +124,10 @@ class Conditions:
         self.stall_until = 0.0 if value is None else self._clock() + float(value.get("for_s", FOREVER))
 
     def _set_faults(self, value: Mapping[str, float] | float) -> None:
-        shares = mix(float(value)) if isinstance(value, int | float) else {str(k): float(v) for k, v in value.items()}
-        if unknown := shares.keys() - KINDS.keys():
-            raise ValueError(f"no fault is called {min(unknown)!r}")
-        self.faults = shares
+        self.faults = mix(float(value)) if isinstance(value, int | float) else _shares(value)
+
+    def _set_host_faults(self, value: Mapping[str, Mapping[str, float]]) -> None:
+        self.host_faults = {str(host): _shares(shares) for host, shares in value.items()}
 
     def _set_revoke_keys(self, value: bool) -> None:
         """All keys presented until now stop working; False: they work again."""
@@ -156,6 +157,13 @@ class Conditions:
 
     def _set_length_factor(self, value: float) -> None:
         self.length_factor = _positive(value)
+
+
+def _shares(value: Mapping[str, float]) -> dict[str, float]:
+    shares = {str(k): float(v) for k, v in value.items()}
+    if unknown := shares.keys() - KINDS.keys():
+        raise ValueError(f"no fault is called {min(unknown)!r}")
+    return shares
 
 
 def _positive(value: float) -> float:

@@ -46,7 +46,7 @@ class Reply:
 
     @property
     def counts(self) -> bytes:
-        n, m = self.prompt_tokens, self.cut.tokens
+        n, m = self.prompt_tokens * (3 if self.fault == "other_template" else 1), self.cut.tokens
         return b'"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d' % (n, m, n + m)
 
 

@@ -55,6 +55,7 @@ KINDS: Mapping[str, Kind] = {
     "403_moderation": _early(403, again=False),
     "403_edge": _early(403, again=False),
     "404_routing": _early(404, again=False),
+    "404_model": _early(404, again=False),
     "404_html": _early(404, again=False),
     # servers
     "500": _early(500),
@@ -84,9 +85,10 @@ KINDS: Mapping[str, Kind] = {
     "null_cost": Kind(billed=True, again=False),
     "no_finish": Kind(billed=True, again=False),
     "other_model": Kind(billed=True, again=False),
+    "other_template": Kind(billed=True, again=False),      # its usage tells of more prompt than was sent
 }
 
-SERVED = frozenset({"no_usage", "null_cost", "no_finish", "other_model"})      # the client gets the whole text
+SERVED = frozenset({"no_usage", "null_cost", "no_finish", "other_model", "other_template"})      # the client gets the whole text
 
 
 def mix(share: float) -> dict[str, float]:

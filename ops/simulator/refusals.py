@@ -23,6 +23,7 @@ _MESSAGES: Mapping[str, tuple[str, str]] = {      # kind -> (error_type, message
     "402_credit": ("payment_required", "This account has no credit left"),
     "402_in_flight": ("in_flight_budget_exhausted", "Requests under way would cost too large a share of the balance"),
     "402_weight": ("weight_exceeds_budget", "This request alone would cost more than may be in flight"),
+    "404_model": ("model_not_found", "No model is called so"),
     "403_moderation": ("content_policy_violation", "The prompt was flagged"),
     "408": ("timeout", "The request took too long"),
     "500": ("server", "Something broke"),

@@ -138,3 +138,18 @@ def test_speed_and_lengths_can_be_changed(start: Start) -> None:
 @pytest.mark.parametrize("verbs", [{"magic": 1}, {"speed": 0}, {"outage": {"fault": "gremlin"}}, {"capacity": "many"}])
 def test_an_unknown_verb_or_value_is_refused(start: Start, verbs: dict[str, object]) -> None:
     assert start().post("/control", verbs).status_code == 400
+
+
+def test_one_host_may_fail_or_tell_of_another_prompt_while_the_others_serve(start: Start) -> None:
+    client = start()
+    client.simulator.control(host_faults={"Novita": {"other_template": 1.0}, "Parasail": {"503": 1.0}})
+    told: dict[str, set[int]] = {}
+    for i in range(60):
+        reply = client.ask(f"p{i:02}", max_tokens=5)
+        record = client.simulator.ledger()[-1]
+        assert (reply.status_code == 503) == (record["provider"] == "Parasail")
+        if reply.status_code == 200:
+            told.setdefault(record["provider"], set()).add(reply.json()["usage"]["prompt_tokens"])
+    [usual] = told["Fireworks"]
+    assert told == {name: {3 * usual if name == "Novita" else usual} for name in told}
+    assert len(told) == 4

@@ -1,4 +1,4 @@
-"""A wire between a client and a service on the loopback that a test can cut and mend."""
+"""A wire between clients and a service on the loopback that a test can cut, block, slow down and mend."""
 
 import asyncio
 from contextlib import suppress
@@ -6,11 +6,19 @@ from urllib.parse import urlsplit
 
 
 class Proxy:
-    """`url` leads through it. `cut`: every connection breaks and new ones are refused, until `mend`."""
+    """`url` leads through it. `cut`: every connection breaks and new ones are refused, until `mend`.
+
+    `block`: connections stay, new ones open, and nothing passes any more. `delay_s`: before each piece of an answer.
+    `lose_answers`: what clients send still arrives, and nothing comes back.
+    """
+
+    delay_s = 0.0
 
     def __init__(self, url: str) -> None:
         self._target = urlsplit(url)
-        self._open, self._swallow = True, b""
+        self._open, self._swallow, self._losing = True, b"", False
+        self._passing = asyncio.Event()
+        self._passing.set()
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def __aenter__(self) -> "Proxy":
@@ -29,7 +37,14 @@ class Proxy:
             writer.transport.abort()
 
     def mend(self) -> None:
-        self._open, self._swallow = True, b""
+        self._open, self._swallow, self._losing, self.delay_s = True, b"", False, 0.0
+        self._passing.set()
+
+    def block(self) -> None:
+        self._passing.clear()
+
+    def lose_answers(self) -> None:
+        self._losing = True
 
     def swallow(self, after: bytes) -> None:
         """From where a client sends these bytes on, what it sends still arrives and what it is answered is lost."""
@@ -52,6 +67,7 @@ class Proxy:
     async def _ask(self, reader: asyncio.StreamReader, there: asyncio.StreamWriter, lost: asyncio.Event) -> None:
         with suppress(OSError):
             while data := await reader.read(65_536):
+                await self._passing.wait()
                 if self._swallow and self._swallow in data:
                     lost.set()
                 there.write(data)
@@ -61,7 +77,10 @@ class Proxy:
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lost: asyncio.Event) -> None:
         with suppress(OSError):
             while data := await reader.read(65_536):
-                if not lost.is_set():
+                await self._passing.wait()
+                if self.delay_s:
+                    await asyncio.sleep(self.delay_s)
+                if not lost.is_set() and not self._losing:
                     writer.write(data)
                     await writer.drain()
         writer.transport.abort()

@@ -18,7 +18,7 @@ import numpy as np
 from models.errors import ProfileError
 from models.states import Grade
 from models.tokens import profile
-from models.tokens.audit import Tally, audit
+from models.tokens.audit import SHIFTS_PER_SPLIT, Tally, audit
 from models.tokens.model import Model, Sample
 from models.tokens.replay import STYLES, Style, replay
 from models.tokens.row import Row
@@ -102,7 +102,7 @@ def _with_evidence(model: Model, rows: list[Row], kind: str) -> Tally:
 
 
 def shifts_per_split(model: Model, random: Random, events: int = 4000) -> float:
-    """Of single non-canonical events: those that keep the count per one that changes it. audit.SHIFTS_PER_SPLIT is this."""
+    """Of single non-canonical events: those that keep the count per one that changes it."""
     ids = truth.sampled(model, random, prose.text(random, 3000), 0.0)
     same = other = 0
     while same + other < events:
@@ -155,7 +155,9 @@ def _bench(name: str, rows: int, sentences: int, seed: int, tokenizers: Path) ->
     for line in lines(model, random, rows, sentences):
         print(line.text(), flush=True)
         missed += [f"{line.model} {line.rate:g} {line.tally.style}: {m}" for m in line.missed()]
-    print(f"{name}: {shifts_per_split(model, random):.3f} same-count events per event that changes the count")
+    ratio = shifts_per_split(model, random)
+    print(f"{name}: {ratio:.3f} same-count events per event that changes the count")
+    missed += [f"{name}: audit.SHIFTS_PER_SPLIT is {SHIFTS_PER_SPLIT} < {ratio:.3f}"] if ratio > SHIFTS_PER_SPLIT else []
     ms = speed(model, random) * 1e3
     print(f"{name}: {ms:.1f} ms CPU to grade an answer of 10,000 tokens; 10M tokens in {ms:.0f} s")
     return [*missed, f"{name}: {ms:.1f} ms > {LONG_ANSWER_MS} ms"] if ms > LONG_ANSWER_MS and name.startswith("kimi") else missed

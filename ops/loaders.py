@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +39,9 @@ def specforge(export: Path, longest: int, _: str) -> Iterator[Pair]:
 def measured(wanted: "Counter[bytes]", export: Path, longest: int, tokenizer: str, template: str) -> str:
     """The trainer shuffles and drops names, so what counts is whether ids are those of any row."""
     from specforge.data.prompt_builder import prepare_prompt_tasks
-    from transformers import AutoTokenizer  # type: ignore[import-not-found,unused-ignore]
 
-    words = AutoTokenizer.from_pretrained(tokenizer)  # type: ignore[no-untyped-call,unused-ignore]
+    # By name: the library is the trainer's, in its own interpreter; ours is touched by models.tokens alone.
+    words = import_module("transformers").AutoTokenizer.from_pretrained(tokenizer)
     rows = equal = nearly = 0
     for file in sorted((export / "specforge").rglob("*.jsonl")):
         with tempfile.TemporaryDirectory() as cache:

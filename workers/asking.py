@@ -1,7 +1,7 @@
 """From a claim to a call: what is asked of whom, with which settings, for how long, and how a call is ended early."""
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from models import blob
@@ -25,14 +25,31 @@ FIRST_EVENT_S = 300.0      # of a hosted stream, which else might wait behind co
 HANG_UP_S = 2.0
 
 
+class Recent:
+    """The newest names, a bounded number of them."""
+
+    def __init__(self, most: int = 50_000) -> None:
+        self._most = most
+        self._names: dict[str, None] = {}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def add(self, name: str) -> None:
+        if len(self._names) >= self._most:
+            del self._names[next(iter(self._names))]
+        self._names[name] = None
+
+
 @dataclass(slots=True)
 class Endpoint:
-    """An account as this worker uses it."""
+    """An account as this worker uses it. answered: generations of its answers; one that comes again came out of a cache."""
 
     name: str
     account: Account
     provider: Provider
     limiter: Limiter
+    answered: Recent = field(default_factory=Recent)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

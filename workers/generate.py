@@ -109,7 +109,7 @@ async def _once(mill: Mill, sample_id: int, dataset_name: str) -> str:
             exchange, work = await _called(mill, dataset, endpoint, claim)
         except Exception as error:  # noqa: BLE001  (the outermost loop of a sample: whatever failed, its claim must end)
             return await _failed(mill, dataset, claim, error)
-        verdict = judge(work.ask, exchange, _history(claim, dataset))
+        verdict = _judged(work, exchange)
         outcome = _outcome(verdict)
     finally:
         endpoint.limiter.release(outcome)
@@ -164,12 +164,22 @@ async def _stopped(mill: Mill, work: Work, exchange: Exchange | None) -> None:
     if exchange is None:
         await mill.ledger.settle(Settlement(claim.id, claim.fence, Event.RELEASE, STOPPED))
         return
-    verdict = judge(work.ask, exchange, _history(claim, work.dataset))
+    verdict = _judged(work, exchange)
     if verdict.code != "cancelled":
         await _finish(mill, work, exchange, verdict)
         return
     released = replace(_settlement(work, exchange, verdict, None, None), event=Event.RELEASE, code=STOPPED)
     await mill.ledger.settle(released)
+
+
+def _judged(work: Work, exchange: Exchange) -> Verdict:
+    """Engines number their replies as they like; only a router's names mean anything across samples."""
+    hosted, answered = work.endpoint.account.kind == "openrouter", work.endpoint.answered
+    history = _history(work.claim, work.dataset)
+    verdict = judge(work.ask, exchange, replace(history, seen=answered) if hosted else history)
+    if hosted and verdict.answer is not None and verdict.answer.generation_id:
+        answered.add(verdict.answer.generation_id)
+    return verdict
 
 
 def _history(claim: Claim, dataset: Dataset) -> History:

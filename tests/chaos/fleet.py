@@ -142,7 +142,7 @@ class Fleet:
     def query(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         """Not through the wire."""
         url = self.services.database_url.replace("+psycopg", "")
-        with psycopg.connect(url, autocommit=True, connect_timeout=5) as connection:
+        with psycopg.connect(url, autocommit=True, connect_timeout=60) as connection:
             return connection.execute(statement.encode(), values or None).fetchall()
 
     def redis(self) -> redis.Redis:

@@ -66,7 +66,7 @@ def share_bar(used: float, held: float, whole: float, width: int) -> Text:
     return Text.assemble(("=" * full, "green"), ("-" * more, "yellow"), ("." * (width - full - more), "dim"))
 
 
-_STYLES = {"finished": "green", "running": "cyan", "open": "cyan"}
+_STYLES = {"finished": "green", "at budget": "green", "running": "cyan", "open": "cyan"}
 
 
 _WIDTHS = {"dataset": (7, 12), "state": (9, 9), "budget": (12, 13), "ETA": (6, 13)}
@@ -103,7 +103,8 @@ def details(totals: Sequence[DatasetTotals], *, brief: bool = False) -> Renderab
         if d.state == "closed" and d.closed_reason not in ("budget", "money"):
             parts.append(f"closed ({d.closed_reason}); open it again: draftmill open {d.name}")
         parts += [f"{provider} left out ({why})" for provider, why in d.excluded.items()]
-        parts += [f"{n} failed: {code}" for code, n in list(d.failures.items())[:3]]
+        if d.failures:
+            parts.append("failed: " + ", ".join(f"{n} {code}" for code, n in list(d.failures.items())[:4]))
         if parts:
             lines.append(Text.assemble((f"{d.name}: ", "bold"), ", ".join(parts)))
     return Group(*lines)

@@ -99,8 +99,9 @@ class Sums:
 
 def summed(found: Sequence[DatasetTotals], purses: Sequence[Purse] = ()) -> Sums:
     """The slowest open dataset says when all are done. Dealt-out money is counted by its purse."""
-    budgets = [d.money_budget_usd for d in found]
-    money = sum(p.usd for p in purses) if purses else sum(b or 0 for b in budgets) if found and all(budgets) else None
+    shared = {name for purse in purses for name in purse.datasets}
+    budgets = [d.money_budget_usd for d in found if d.name not in shared]
+    money = sum(p.usd for p in purses) + sum(b or 0 for b in budgets) if found and all(budgets) else None
     last = max((d for d in found if d.eta_s), key=lambda d: d.eta_s or 0, default=None)
     return Sums(
         sum(d.state == "open" and not d.finished for d in found), len(found), sum(d.stored_tokens for d in found),

@@ -3,6 +3,7 @@
 import logging
 from dataclasses import asdict, replace
 from typing import Any
+from urllib.parse import urlencode
 
 from sqlalchemy import Connection
 from tornado.web import HTTPError, authenticated
@@ -20,11 +21,10 @@ log = logging.getLogger(__name__)
 
 
 class Steering(Page):
-    """Refuses to serve a request that is not one of ours; what was refused is shown on the page it came from."""
+    """What all that changes something has in common: after it, back to a page that shows what came of it."""
 
     def back(self, name: str, *args: Any, **query: Any) -> None:
-        from urllib.parse import urlencode
-
+        """Leave for the page of that name; what is None is left out of its address."""
         said = urlencode({k: v for k, v in query.items() if v is not None}, doseq=True)
         self.redirect(self.reverse_url(name, *args) + (f"?{said}" if said else ""))
 
@@ -85,7 +85,7 @@ class Requeue(Steering):
 
     def wish(self, dataset: str) -> Wish:
         def one(name: str) -> str:
-            return str(super(Page, self).get_argument(name, "", escape=False))
+            return str(self.get_argument(name, "", escape=False))
 
         def many(name: str) -> tuple[str, ...]:
             return tuple(v for v in self.get_arguments(name) if v)
@@ -98,13 +98,13 @@ class Requeue(Steering):
     async def get(self) -> None:
         read = await self.look.ask("choice", verb=totals.datasets)
         found: list[DatasetTotals] = [] if isinstance(read, Problem) else read
-        name = super().get_argument("dataset", None) or max(found, key=lambda d: d.failed, default=_NOBODY).name
-        d = next((d for d in found if d.name == name), None)
-        if d is None:
-            if found:
-                raise HTTPError(404, "There is no such dataset.")
+        if not found:
             self.show("requeue.html", problem=read if isinstance(read, Problem) else None, d=None, found=[])
             return
+        name = self.get_argument("dataset", None) or max(found, key=lambda d: d.failed).name
+        d = next((d for d in found if d.name == name), None)
+        if d is None:
+            raise HTTPError(404, "There is no such dataset.")
         wish = self.wish(d.name)
         done = wish.truncated or bool(wish.grades)
         asked = await self.together(
@@ -113,7 +113,7 @@ class Requeue(Steering):
             requeues=self.look.ask("requeues", name, verb=lambda c: board_requeues.latest(c, name)),
             plan=self.look.ask("lanes of plan", d.id, verb=_lanes(d.name)))
         self.show("requeue.html", problem=None, d=d, found=found, wish=wish, done=done, fields=fields(wish),
-                  record=super().get_argument("record", None), undone=super().get_argument("undone", None),
+                  record=self.get_argument("record", None), undone=self.get_argument("undone", None),
                   labels={str(int(g)): g.label for g in Grade}, **asked)
 
     @authenticated
@@ -165,11 +165,3 @@ def _lanes(name: str) -> Any:
         [plan] = [d.plan for d in datasets.every(connection) if d.name == name]
         return {lane: plan.lane(lane).max_tokens for lane in ("short", "long")}
     return read
-
-
-class _Nobody:
-    name = ""
-    failed = 0
-
-
-_NOBODY: Any = _Nobody()

@@ -1,13 +1,20 @@
 """The pages in a real browser, found by role and text as a person finds them; screenshots go to out/ui/."""
 
+import io
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
+from rich.console import Console
 
+from models.base import connect
+from models.settings import Settings
+from ops import glance
 from ops.services import Services
 from tests.ops.board import seeded
 from tests.ops.board.serving import Board, serving
@@ -55,7 +62,7 @@ class _page:
 
     def __enter__(self) -> Any:
         page = self.context.new_page()
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(60_000)
         page.on("console", lambda m: self.said.append(m.text) if m.type == "error" else None)
         page.on("pageerror", lambda error: self.said.append(str(error)))
         return page
@@ -147,6 +154,33 @@ def test_without_javascript_everything_but_the_refresh_works(browser: Any, board
         row(page, "B6").get_by_role("button", name="Close B6").click()
         row(page, "B6").get_by_text("closed: operator").wait_for()
         row(page, "B6").get_by_role("button", name="Open B6").click()
+
+
+def test_results_of_a_requeue_appear_by_themselves(page: Any, board: Board) -> None:
+    page.goto("/requeue?dataset=B4")
+    page.get_by_role("button", name=re.compile("^Requeue")).click()
+    page.get_by_text(re.compile(r"^\d+ waiting$")).wait_for()
+    page.get_by_label("At most so many tokens").fill("77")
+    board.rows("""insert into attempt (sample_id, fence, dataset_id, worker_id, lane, reserved_tokens, reserved_nusd)
+        select s.id, 9, s.dataset_id, 3, 1, 0, 0 from requeue r, jsonb_array_elements(r.before) e, sample s
+        where s.id = (e ->> 0)::bigint and s.state = 0 and r.what ->> 'dataset' = 'B4' order by s.id limit 5""")
+    page.get_by_text(re.compile(r"^5 running, \d+ waiting$")).wait_for()
+    assert page.get_by_label("At most so many tokens").input_value() == "77", "what is being typed stays"
+
+
+def test_the_terminal_shows_the_same(browser: Any, board: Board, services: Services) -> None:
+    engine = connect(board.database, size=1)
+    looker = glance.Looker(engine, Settings(redis_url=SecretStr(services.redis_url)))
+    with ThreadPoolExecutor(1) as apart:        # this thread's loop belongs to the browser
+        seen = apart.submit(looker.look).result()
+    engine.dispose()
+    console = Console(record=True, width=80, file=io.StringIO(), force_terminal=True)
+    console.print(glance.render(seen, brief=True))
+    page = browser.new_page(viewport={"width": 1000, "height": 900})
+    page.set_content(console.export_svg(title="draftmill status --watch"))
+    page.get_by_text("last failures").wait_for()
+    page.screenshot(path=SHOTS / "terminal.png", full_page=True)
+    page.close()
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

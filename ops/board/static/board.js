@@ -3,11 +3,6 @@
   "use strict";
   var every = 4000;
 
-  function busy(board) {
-    return document.hidden || board.dataset.still !== undefined || board.contains(document.activeElement) &&
-      /^(INPUT|SELECT|TEXTAREA)$/.test(document.activeElement.tagName);
-  }
-
   function note(text, error) {
     document.querySelectorAll(".dm-live").forEach(function (element) {
       element.hidden = false;
@@ -16,20 +11,28 @@
     });
   }
 
+  function swap(old, next) {
+    var open = {}, focused = old.contains(document.activeElement) ? document.activeElement.id : "";
+    old.querySelectorAll("details[id]").forEach(function (d) { open[d.id] = d.open; });
+    next.querySelectorAll("details[id]").forEach(function (d) { if (d.id in open) { d.open = open[d.id]; } });
+    old.innerHTML = next.innerHTML;
+    if (focused && document.getElementById(focused)) { document.getElementById(focused).focus(); }
+  }
+
   function refresh() {
     var board = document.getElementById("board");
-    if (busy(board) || !board.querySelector(".dm-live")) { return; }
+    if (document.hidden || !board.querySelector(".dm-live")) { return; }
     fetch(window.location.href, {credentials: "same-origin"}).then(function (answer) {
       if (!answer.ok) { throw new Error(answer.status); }
       return answer.text();
     }).then(function (text) {
-      var fresh = new DOMParser().parseFromString(text, "text/html").getElementById("board"), open = {};
-      if (!fresh || busy(board)) { return; }
-      board.querySelectorAll("details[id]").forEach(function (d) { open[d.id] = d.open; });
-      fresh.querySelectorAll("details[id]").forEach(function (d) { if (d.id in open) { d.open = open[d.id]; } });
-      var focused = document.activeElement && board.contains(document.activeElement) ? document.activeElement.id : "";
-      board.innerHTML = fresh.innerHTML;
-      if (focused && document.getElementById(focused)) { document.getElementById(focused).focus(); }
+      var fresh = new DOMParser().parseFromString(text, "text/html").getElementById("board");
+      if (!fresh) { return; }
+      var parts = board.querySelectorAll("[data-live]");     // a form that is being filled in is left alone
+      (parts.length ? Array.from(parts) : [board]).forEach(function (part) {
+        var next = fresh.id === part.id ? fresh : fresh.querySelector("#" + part.id);
+        if (next) { swap(part, next); }
+      });
       note("Live · " + new Date().toLocaleTimeString(), false);
     }).catch(function () { note("Not reached; trying again", true); });
   }

@@ -36,27 +36,29 @@ def measure(load: Load, seconds: float) -> Held:
             if not mill.in_flight():
                 raise
         before = mill.mark()
-        lags, waits = _watched(mill, seconds)
+        counts, lags, waits = _watched(mill, seconds)
         after = mill.mark()
-        series = mill.in_flight()[:-1]      # the last second is not over
-    return _held(load, series, before, after, max(lags, default=0), max(waits, default=0))
+        series = mill.in_flight()
+    return _held(load, series, min(counts), before, after, max(lags), max(waits))
 
 
-def _watched(mill: Mill, seconds: float) -> tuple[list[int], list[int]]:
-    lags, waits, end = list[int](), list[int](), time.monotonic() + seconds
-    while time.monotonic() < end:
-        time.sleep(min(5.0, seconds))
+def _watched(mill: Mill, seconds: float) -> tuple[list[int], list[int], list[int]]:
+    """In flight each second, and what the workers told."""
+    counts, lags, waits, end = list[int](), [0], [0], time.monotonic() + seconds
+    while time.monotonic() < end or not counts:
+        time.sleep(1.0)
+        counts.append(mill.simulator.summary()["in_flight"])
         for facts in mill.facts().values():
             lags.append(facts.get("lag_ms", 0))
             waits.append(facts.get("token_wait_ms", 0))
-    return lags, waits
+    return counts, lags, waits
 
 
-def _held(load: Load, series: list[int], before: Mark, after: Mark, lag_ms: int, wait_ms: int) -> Held:
+def _held(load: Load, series: list[int], least: int, before: Mark, after: Mark, lag_ms: int, wait_ms: int) -> Held:
     wanted = 0.99 * (load.short + load.long)
     full = next((n for n, count in enumerate(series) if count >= wanted), None)
     done = after.complete - before.complete
-    return Held(load, full, min(series[full or 0:], default=0), done, done / (after.at - before.at), per_sample(before, after),
+    return Held(load, full, least, done, done / (after.at - before.at), per_sample(before, after),
                 {n: u.rss_mb for n, u in after.parts.items()}, lag_ms, wait_ms)
 
 

@@ -14,7 +14,8 @@ from ops.bench.usage import Usage, usage
 from ops.simulator.process import Simulator
 
 VOCABULARIES = Path(__file__).parents[3] / "shared" / "tokenizers"
-PARTS = {"short": ("worker", "short"), "long": ("worker", "long"), "PostgreSQL": ("postgres", " -D "), "Redis": ("valkey",)}
+# The command itself names its workers too, and everything descends from it.
+PARTS = {"short": ("ops worker short",), "long": ("ops worker long",), "PostgreSQL": ("postgres", " -D "), "Redis": ("valkey",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,10 @@ class Mill:
         series = self.simulator.summary(series=True)["seconds"]
         if not series:
             return []
-        by_second = {s["second"]: s["in_flight"] for s in series}
-        return [by_second.get(n, 0) for n in range(min(by_second), max(by_second) + 1)]
+        by_second, counts = {s["second"]: s["in_flight"] for s in series}, list[int]()
+        for n in range(min(by_second), max(by_second) + 1):
+            counts.append(by_second.get(n, counts[-1] if counts else 0))    # nothing came or ended in that second
+        return counts
 
     def facts(self) -> dict[str, dict[str, Any]]:
         """By worker, what it last told of itself: lag_ms (of its event loop), token_wait_ms, ..."""

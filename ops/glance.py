@@ -55,7 +55,8 @@ class Looker:
                 self._wasted_at = time.monotonic()
             for d in found:
                 d.waste, d.saved_tokens = self._waste.get(d.id, (d.waste, d.saved_tokens))
-            return Glance(found, board.purses(connection), board_failures.latest(connection, self._names, LATEST),
+            purses = [p for p in board.purses(connection) if not self._names or set(p.datasets) & set(self._names)]
+            return Glance(found, purses, board_failures.latest(connection, self._names, LATEST),
                           totals.workers(connection),
                           totals.providers(connection, self._names) if self._providers else [], self._limits())
 

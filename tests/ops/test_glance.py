@@ -64,6 +64,14 @@ def test_money_limits_and_the_last_failures_are_shown(looker):
     assert "draftmill open B7" in text, "what a person can do about it"
 
 
+def test_a_purse_is_shown_to_the_datasets_that_share_it(fleet):
+    engine = connect(fleet, size=1)
+    shown = {name: glance.Looker(engine, Settings(), [name]).look().purses for name in ("B1", "B3")}
+    engine.dispose()
+    assert shown["B1"] == []
+    assert [purse.datasets for purse in shown["B3"]] == [("B3", "B4", "B5", "B7")]
+
+
 def test_a_redis_that_is_away_costs_the_limits_alone(fleet):
     engine = connect(fleet, size=1)
     seen = glance.Looker(engine, Settings(redis_url=SecretStr("redis://127.0.0.1:9/0"))).look()

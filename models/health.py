@@ -17,7 +17,7 @@ class Health:
     """One provider's newest calls. Calls that were refused for a limit are not among them.
 
     ok: calls that gave a row. rows: those stored; of them mismatched: counts or ids that contradict the bill; cut: ended
-    at a limit. refused: answers that are refusals or were filtered.
+    at a limit. refused: answers that are refusals or were filtered. off_plan: rows of a model, host or precision not asked for.
     """
 
     provider: str
@@ -27,6 +27,7 @@ class Health:
     mismatched: int
     cut: int
     refused: int
+    off_plan: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class Sign:
 SIGNS = (
     Sign("calls that fail", lambda h: h.calls - h.ok, lambda h: h.calls, 0.25),
     Sign("counts that do not match", lambda h: h.mismatched, lambda h: h.rows, 0.10),
+    Sign("answers off the plan", lambda h: h.off_plan, lambda h: h.rows, 0.10),
     Sign("answers that are cut", lambda h: h.cut, lambda h: h.rows, 0.20),
     Sign("answers that are refusals", lambda h: h.refused, lambda h: h.calls, 0.15),
 )
@@ -47,7 +49,7 @@ SIGNS = (
 
 def drifted(known: Sequence[Health]) -> dict[str, str]:
     """provider -> reason, of those to leave out. The one with the most good answers always stays."""
-    best = max(known, key=lambda h: h.ok - h.mismatched - h.cut - h.refused, default=None)
+    best = max(known, key=lambda h: h.ok - h.mismatched - h.cut - h.refused - h.off_plan, default=None)
     found = {}
     for health in known:
         others = [h for h in known if h is not health]

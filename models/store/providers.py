@@ -14,7 +14,8 @@ with newest as materialized (
 select a.provider, count(*) as calls, count(*) filter (where a.action in ('done', 'promote')) as ok, count(c.sample_id) as rows,
   count(*) filter (where c.grade = 0 or c.flags && array['prompt_tokens_mismatch', 'token_count_mismatch']) as mismatched,
   count(*) filter (where c.truncated) as cut,
-  count(*) filter (where 'refusal' = any(c.flags) or a.code in ('refused', 'content_filtered')) as refused
+  count(*) filter (where 'refusal' = any(c.flags) or a.code in ('refused', 'content_filtered')) as refused,
+  count(*) filter (where c.flags && array['excluded_provider', 'wrong_model']) as off_plan
 from newest a left join completion c on c.sample_id = a.sample_id and c.fence = a.fence
 where a.provider <> '' and a.action not in ('snooze', 'release', 'rescue') group by 1""")
 _OPEN = text("select id, settings -> 'excluded' as excluded from dataset where state = 0 and done > 0")

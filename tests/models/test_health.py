@@ -11,6 +11,7 @@ GOOD = Health("A", calls=300, ok=290, rows=290, mismatched=1, cut=20, refused=2)
 
 @pytest.mark.parametrize(("changes", "reason"), [
     ({"ok": 30, "rows": 30}, "calls that fail"), ({"mismatched": 60}, "counts that do not match"),
+    ({"off_plan": 60}, "answers off the plan"),
     ({"cut": 150}, "answers that are cut"), ({"refused": 90}, "answers that are refusals")])
 def test_one_that_is_worse_than_the_others_is_left_out_with_the_reason(changes, reason):
     found = drifted([GOOD, replace(GOOD, provider="B"), replace(GOOD, provider="C", **changes)])

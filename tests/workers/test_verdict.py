@@ -169,7 +169,8 @@ def test_a_count_that_cannot_be_believed_is_estimated_and_costs_no_row(usage: An
 
 @pytest.mark.parametrize(("cost", "known", "flag"), [
     (None, False, "cost_missing"), ("free", False, "cost_missing"), (float("nan"), False, "cost_missing"),
-    (-0.5, False, "usage_invalid"), ("0.25", True, ""), (0, True, "")])
+    (-0.5, False, "usage_invalid"),
+    (1e300, False, "usage_invalid"), ("0.25", True, ""), (0, True, "")])
 def test_a_cost_is_known_or_said_to_be_unknown(cost: Any, known: bool, flag: str) -> None:
     verdict = of(reply(usage={**USAGE, "cost": cost}, content=TEXT))
     assert (verdict.billed.cost_known, verdict.billed.cost_usd >= 0) == (known, True)
@@ -192,6 +193,16 @@ def test_an_alias_with_a_date_is_the_model_and_a_fallback_is_not(model: str, fin
     ({"ignore": []}, "Fireworks", True)])
 def test_a_host_the_plan_excludes_is_flagged(routing: dict[str, Any], provider: str, fine: bool) -> None:
     verdict = of({**reply(content=TEXT), "provider": provider}, ask=replace(ASK, routing=routing))
+    assert (verdict.code == "ok", verdict.trainable) == (fine, fine)
+
+
+@pytest.mark.parametrize(("quantization", "fine"), [("int4", True), ("fp4", False), ("", True)])
+def test_a_precision_the_plan_excludes_is_flagged(quantization: str, fine: bool) -> None:
+    ask = replace(ASK, routing={"quantizations": ["int4", "fp8"]})
+    exchange = exchange_of(reply(content=TEXT), ask=ask)
+    assert exchange.answer is not None
+    exchange.answer = replace(exchange.answer, quantization=quantization)
+    verdict = judge(ask, exchange)
     assert (verdict.code == "ok", verdict.trainable) == (fine, fine)
 
 

@@ -84,7 +84,10 @@ def native_text(calls: tuple[ToolCall, ...]) -> str | None:
 def _served(ask: Ask, answer: Answer) -> Iterator[str]:
     if answer.model and not same_model(ask.model, answer.model):
         yield "wrong_model"
-    name = _plain(answer.provider)
+    name, precisions = _plain(answer.provider), ask.routing.get("quantizations")
+    if answer.quantization and precisions and answer.quantization not in precisions:
+        yield "excluded_provider"
+        return
     if not name:
         return
     ignored = {_plain(n) for n in (*ask.ignore, *ask.routing.get("ignore", ()))}

@@ -6,7 +6,7 @@ from typing import Any
 from models.answer import Usage
 from workers.providers.problems import mapping
 
-MAX_COUNT = 100_000_000
+MAX_COUNT, MAX_USD = 100_000_000, 100_000.0      # of one call; more cannot be believed, nor be stored
 
 
 def usage_of(usage: Any, flags: set[str]) -> Usage:
@@ -40,9 +40,10 @@ def _cost(usage: dict[str, Any], flags: set[str]) -> float | None:
     if "cost" not in usage:
         return None
     cost = number_of(usage["cost"])
-    if cost is not None and cost < 0:
+    if cost is not None and not 0 <= cost <= MAX_USD:
+        cost = None
         flags.add("usage_invalid")
-    if cost is None or cost < 0:
+    if cost is None:
         if "usage_invalid" not in flags:
             flags.add("cost_missing")
         return None

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,6 +66,12 @@ class Scripted:
 
 @pytest.fixture
 async def scripted() -> AsyncIterator[Scripted]:
+    async with serving() as server:
+        yield server
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[Scripted]:
     server = Scripted()
     app = web.Application(client_max_size=1 << 26)
     app.router.add_route("*", "/{path:.*}", server.handle)
@@ -73,8 +80,10 @@ async def scripted() -> AsyncIterator[Scripted]:
     site = web.TCPSite(runner, "127.0.0.1", 0, backlog=4_096)
     await site.start()
     server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    yield server
-    await runner.cleanup()
+    try:
+        yield server
+    finally:
+        await runner.cleanup()
 
 
 Connect = Callable[..., Awaitable[Any]]

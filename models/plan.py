@@ -18,6 +18,7 @@ What a dataset's rows depend on (not its prompts, budgets or concurrency) is its
 import hashlib
 import json
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -107,6 +108,11 @@ class Routing(Part):
 
 
 NO_FP4 = ["int4", "int8", "fp6", "fp8", "mxfp8", "fp16", "bf16", "fp32"]
+
+
+def admits(quantizations: Sequence[str], served: str) -> bool:
+    """Whether a precision is among those listed; to OpenRouter `fp4` means both its kinds too."""
+    return served in quantizations or ("fp4" in quantizations and served in ("mxfp4", "nvfp4"))
 
 
 class DatasetPlan(Part):

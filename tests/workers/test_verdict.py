@@ -196,9 +196,9 @@ def test_a_host_the_plan_excludes_is_flagged(routing: dict[str, Any], provider: 
     assert (verdict.code == "ok", verdict.trainable) == (fine, fine)
 
 
-@pytest.mark.parametrize(("quantization", "fine"), [("int4", True), ("fp4", False), ("", True)])
+@pytest.mark.parametrize(("quantization", "fine"), [("int4", True), ("fp8", False), ("", True), ("nvfp4", True)])
 def test_a_precision_the_plan_excludes_is_flagged(quantization: str, fine: bool) -> None:
-    ask = replace(ASK, routing={"quantizations": ["int4", "fp8"]})
+    ask = replace(ASK, routing={"quantizations": ["int4", "fp4"]})
     exchange = exchange_of(reply(content=TEXT), ask=ask)
     assert exchange.answer is not None
     exchange.answer = replace(exchange.answer, quantization=quantization)

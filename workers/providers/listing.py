@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.names import cleaned
-from models.plan import DatasetPlan
+from models.plan import DatasetPlan, admits
 
 # Hosts at which a stream that is left ends, and its bill with it: openrouter.ai/docs/api-reference/streaming.
 CANCELS = frozenset({
@@ -56,7 +56,7 @@ def refusal(listed: Listed, plan: DatasetPlan) -> str:
         return "among `ignore`"
     if routing.allow_fallbacks is False and routing.order and not names & _lower(routing.order):
         return "not in `order`"
-    if routing.quantizations is not None and listed.quantization not in routing.quantizations:
+    if routing.quantizations is not None and not admits(routing.quantizations, listed.quantization):
         return f"{listed.quantization} is not among `quantizations`"
     for kind, price in (("prompt", listed.prompt_usd), ("completion", listed.completion_usd)):
         most = (routing.max_price or {}).get(kind)

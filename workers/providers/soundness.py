@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Container, Iterator
 
 from models.answer import Answer, ToolCall
+from models.plan import admits
 from workers.providers.base import Ask
 from workers.providers.pieces import pieces
 from workers.providers.reading import END_OF_TURN
@@ -85,7 +86,7 @@ def _served(ask: Ask, answer: Answer) -> Iterator[str]:
     if answer.model and not same_model(ask.model, answer.model):
         yield "wrong_model"
     name, precisions = _plain(answer.provider), ask.routing.get("quantizations")
-    if answer.quantization and precisions and answer.quantization not in precisions:
+    if answer.quantization and precisions and not admits(precisions, answer.quantization):
         yield "excluded_provider"
         return
     if not name:

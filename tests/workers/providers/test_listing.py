@@ -47,6 +47,14 @@ def test_fp4_is_left_out_for_kimi_by_default() -> None:
     assert refusal(read(ENTRY), kimi) == ""
 
 
+@pytest.mark.parametrize(("wanted", "served", "fine"), [
+    (["fp4"], "mxfp4", True), (["fp4"], "nvfp4", True), (["mxfp4"], "fp4", False), (["mxfp8"], "fp8", False),
+    (["fp8"], "unknown", False)])
+def test_fp4_means_both_its_kinds_and_no_other_precision_means_another(wanted: list[str], served: str, fine: bool) -> None:
+    found = refusal(read({**ENTRY, "quantization": served}), plan(quantizations=wanted))
+    assert (found == "") == fine
+
+
 def test_a_host_that_cuts_below_the_long_lane_is_named() -> None:
     assert "8,192" in caution(read({**ENTRY, "max_completion_tokens": 8_192}), plan())
     assert caution(read(ENTRY), plan()) == ""

@@ -47,6 +47,8 @@ bench-peers: setup  ## other tools on the same prompts, each in its own environm
 	for peer in aiohttp==3.14.5 openai==3.57.0 httpx==0.28.1 bespokelabs-curator==0.1.31; do \
 		name=$${peer%%==*}; folder=$(PEERS)/$${name#bespokelabs-}; \
 		test -x $$folder/bin/python || $(PYTHON) -m venv $$folder && $$folder/bin/pip install --quiet $$peer || exit 1; done
+	$(if $(SPECFORGE),test -x $(PEERS)/specforge/bin/python || $(PYTHON) -m venv $(PEERS)/specforge && \
+		$(PEERS)/specforge/bin/pip install --quiet openai tqdm)
 	$(BIN)/python -m ops.bench.peers $(PEERS) $(if $(SPECFORGE),--specforge $(SPECFORGE))
 
 trainers: setup  ## an export of the database through SpecForge's and speculators' own loaders

@@ -20,7 +20,7 @@ import pytest
 from models.answer import Answer, Usage
 from models.states import Grade
 from models.tokens.audit import audit
-from models.tokens.calibrate import Convention, Edge, Offset
+from models.tokens.calibrate import MIN_TRUE, Convention, Edge, Offset
 from models.tokens.model import Model
 from models.tokens.replay import STYLES, Style, replay
 from models.tokens.row import Row
@@ -102,7 +102,7 @@ def repeated(option: dict[str, object]) -> Iterator[dict[str, object]]:
         yield option
 
 
-@pytest.mark.parametrize(("answers", "longest"), [(70, 40), pytest.param(200, 60, marks=pytest.mark.full)])
+@pytest.mark.parametrize(("answers", "longest"), [(70, 40), pytest.param(200, 120, marks=pytest.mark.full)])
 def test_smollm2_rows_verify_and_its_verified_rows_are_exact(smollm2, tmp_path, answers, longest):
     if importlib.util.find_spec("xllamacpp") is None:
         absent("the package xllamacpp")
@@ -119,8 +119,9 @@ def test_smollm2_rows_verify_and_its_verified_rows_are_exact(smollm2, tmp_path, 
         print(f"  {tally.style:<42} exact/rows {counts}, verified {low:.1%}..{high:.1%}")
         assert share.rows == 0 or share.share >= 0.995
         assert tally.overrated == 0
+        assert tally.style != STYLES[0].name or tally.exact.total() >= 0.995 * answers
         verified += share.rows
-    assert verified >= answers
+    assert verified >= answers if answers >= MIN_TRUE else verified == 0    # so few known rows settle no white space
 
 
 SHAPES = ("end:plain", "end:think", "end:open", "cut:plain", "cut:think", "cut:open")

@@ -158,4 +158,4 @@ def test_random_weights_are_flagged_but_for_a_known_blind_spot(tiny, shared, sam
     found = blind_spot(tiny, rows)
     print(f"\nrandom weights, {sampler}: {len(rows)} engine rows, all verify; with ids hidden: {dict(sorted(found.items()))}")
     assert found.total() == answers
-    assert found["flagged"] > 0.2 * answers
+    assert found["flagged"] > 0.05 * answers

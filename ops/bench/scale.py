@@ -21,7 +21,8 @@ class Scaled:
 
 def measure(workers: int) -> Scaled:
     slots = workers * SLOTS
-    load = Load(slots, 0, {"B1": int(slots * (3 + 2 * WATCHED_S / ANSWER_S))}, (ANSWER_S, ANSWER_S), short_workers=workers)
+    load = Load(slots, 0, {"B1": int(slots * (3 + 2 * WATCHED_S / ANSWER_S))}, (ANSWER_S, ANSWER_S), "kimi-k2.5",
+                short_workers=workers)
     with running(load) as mill:
         mill.wait_full(0.9)
         sleep(ANSWER_S)

@@ -21,8 +21,10 @@ with wanted as materialized (
 seen as materialized (
   select s.id, s.dataset_id, s.lane, s.state, s.not_before, s.max_tokens, w.account
   from wanted w join sample s on s.id = w.id order by s.id for no key update of s skip locked),
+-- A worker that was frozen and declared dead takes nothing under its old name: it would be rescued, and paid for twice.
 due as materialized (
-  select * from seen where state = 0 and lane = :p_lane and (not_before is null or not_before <= clock_timestamp())),
+  select * from seen where state = 0 and lane = :p_lane and (not_before is null or not_before <= clock_timestamp())
+    and not exists (select from worker where id = :p_worker and died_at is not null)),
 room as materialized (
   select d.* from dataset d where d.id = any(array(select distinct dataset_id from due)) and d.state = 0
   order by d.id for no key update),

@@ -75,11 +75,15 @@ _BLAME = text("""
 with held as materialized (
   select id, worker_id, state from sample where id = any(cast(:p_ids as bigint[])) order by id for no key update)
 update sample s set crashes = s.crashes + 1, changed_at = clock_timestamp()
-from held h where s.id = h.id and h.worker_id = :p_worker and h.state = 1 returning s.id""")
+from held h where s.id = h.id and (h.worker_id = :p_worker and h.state = 1 or h.state < 2 and exists (
+  select from attempt a where a.sample_id = h.id and a.worker_id = :p_worker and a.code = 'worker_lost')) returning s.id""")
 
 
 def blame(connection: Connection, worker_id: int, sample_ids: Sequence[int]) -> int:
-    """Count a crash for the samples that were in hand when their worker died, not for its other thousands."""
+    """Count a crash for the samples that were in hand when their worker died, not for its other thousands.
+
+    Also where the reaper was quicker and rescued them: a worker in a crash loop may be started again later than that.
+    """
     return len(connection.execute(_BLAME, {"p_ids": list(sample_ids), "p_worker": worker_id}).all())
 
 

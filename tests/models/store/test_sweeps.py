@@ -59,6 +59,14 @@ async def test_a_claim_that_was_committed_after_its_worker_left_comes_back_too(s
     assert await store.do(sweeps.rescue) == 1
 
 
+async def test_a_worker_that_was_declared_dead_claims_nothing_under_its_old_name(store):
+    worker, other = await join(store), await join(store)
+    [s] = await store.samples(await store.dataset())
+    await store.do(sweeps.bury, 1e9, [worker])
+    assert not await store.claim([s], worker)
+    assert list(await store.claim([s], other)) == [s]
+
+
 async def test_a_rescue_works_in_portions(store):
     worker = await join(store)
     await store.claim(await store.samples(await store.dataset(), 7), worker)
@@ -75,8 +83,10 @@ async def test_a_lost_call_is_booked_as_the_mean_answer_or_its_reservation(store
     await store.do(sweeps.rescue)
     attempt = await store.one("select completion_tokens, cost_nusd, basis, code, action from attempt")
     assert attempt == (SHORT_MAX, 10_000 * SHORT_MAX, "estimate", "worker_lost", "rescue")
-    await store.settle(done(await store.claimed(second), 30))
-    await store.claim([third], worker)
+    another = await join(store)
+    await store.settle(done(await store.claimed(second, another), 30))
+    await store.claim([third], another)
+    await store.do(sweeps.bury, 1e9, [another])
     await store.do(sweeps.rescue)
     assert (await store.one("select completion_tokens from attempt where sample_id = :s", s=third)) == (30,)
     await store.check_counters()
@@ -94,8 +104,19 @@ async def test_a_poison_prompt_fails_after_three_crashes_and_its_neighbours_are_
     row = await store.sample(poison)
     assert (row.state, row.reason) == (State.FAILED, "poison")
     assert [(await store.sample(n)).crashes for n in neighbours] == [0, 0, 0]
-    assert len(await store.claim([poison, *neighbours])) == 3
+    assert len(await store.claim([poison, *neighbours], await join(store))) == 3
     await store.check_counters()
+
+
+async def test_a_death_that_is_reported_after_the_rescue_counts_too(store):
+    worker, other = await join(store), await join(store)
+    in_hand, neighbour = await store.samples(await store.dataset(), 2)
+    await store.claim([in_hand, neighbour], worker)
+    await store.do(sweeps.bury, 1e9, [worker])
+    await store.do(sweeps.rescue)
+    assert await store.do(sweeps.blame, other, [in_hand]) == 0
+    assert await store.do(sweeps.blame, worker, [in_hand]) == 1
+    assert ((await store.sample(in_hand)).crashes, (await store.sample(neighbour)).crashes) == (1, 0)
 
 
 async def test_only_who_ran_a_sample_when_it_died_is_a_reason_to_blame(store):

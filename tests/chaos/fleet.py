@@ -97,7 +97,8 @@ class Fleet:
 
     def plan(self, rows: int = ROWS, in_flight: int = IN_FLIGHT, **more: Any) -> str:
         self.rows = rows
-        return job(self.rig, {"router": account(self.simulator.openrouter)}, {"B1": rows}, in_flight=in_flight, **more)
+        return job(self.rig, {"router": account(self.simulator.openrouter)}, {"B1": rows}, in_flight=in_flight,
+                   **{"waste_bound": 100.0, **more})
 
     def run(self, *arguments: str, rows: int = ROWS, in_flight: int = IN_FLIGHT, **more: Any) -> None:
         """Start it, and wait until a tenth is answered."""
@@ -164,6 +165,8 @@ class Fleet:
 
     def held(self, *pids: int) -> int:
         """Claims of these workers that are neither settled nor rescued."""
+        if self.query("select to_regclass('sample')") == [(None,)]:
+            return 0
         [(count,)] = self.query("select count(*) from sample s join worker w on w.id = s.worker_id "
                                 "where s.state = 1 and w.pid = any(%s)", list(pids))
         return int(count)
@@ -224,7 +227,7 @@ class Fleet:
         begun, seen = time.monotonic(), list[int]()
 
         def stored() -> int:
-            [(done,)] = self.query("select sum(done) from dataset")
+            [(done,)] = self.query("select coalesce(sum(done), 0) from dataset")
             seen.append(int(done))
             return seen[-1]
         self.rig.wait(lambda: stored() >= min(seen[0] + 3, self.rows), deadline_s, "new rows")

@@ -12,7 +12,7 @@ LATEST_S = 14.0      # on a quiet machine such a run takes some 10 s from its st
 
 
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("moments", [pytest.param(2, marks=pytest.mark.quick), 20])
+@pytest.mark.parametrize("moments", [2, 20])
 def test_the_same_command_ends_with_the_same_rows(
     moments: int, fleet: Callable[..., Fleet], undisturbed: Callable[..., dict[str, str]], note: Callable[..., None],
 ) -> None:

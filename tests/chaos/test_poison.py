@@ -35,7 +35,6 @@ sys.meta_path.insert(0, Deadly())
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.quick
 def test_a_prompt_that_kills_its_worker_ends_as_poison_and_blames_no_neighbour(
     fleet: Callable[..., Fleet], undisturbed: Callable[..., dict[str, str]], note: Callable[..., None], tmp_path: Path,
 ) -> None:

@@ -51,8 +51,9 @@ class Rig:
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen([sys.executable, "-P", "-m", "ops", *arguments], cwd=self.folder, env=self.environment,
-                                            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "ops", *arguments], cwd=self.folder, env=self.environment,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
         return self.process
 
     def command(self, *arguments: str, timeout_s: float = 300) -> tuple[int, str]:

@@ -1,12 +1,14 @@
 """What the commands share: the application, options that several take, settings and the database."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from models.errors import SettingsError
-from models.settings import Settings, load
+
+if TYPE_CHECKING:   # reading settings imports pydantic: half of what `--help` would cost
+    from models.settings import Settings
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -28,7 +30,9 @@ Home = Annotated[Path | None, typer.Option(help="where services and their data l
 Names = Annotated[list[str] | None, typer.Argument(help="datasets; all if none is named")]
 
 
-def settings_of(home: Path | None = None, **overrides: Any) -> Settings:
+def settings_of(home: Path | None = None, **overrides: Any) -> "Settings":
+    from models.settings import load
+
     settings = load(home=home, **overrides)
     if settings.traces_url is not None:
         from ops import tracing
@@ -37,7 +41,7 @@ def settings_of(home: Path | None = None, **overrides: Any) -> Settings:
     return settings
 
 
-def engine_of(settings: Settings) -> Any:
+def engine_of(settings: "Settings") -> Any:
     from models.base import connect
 
     if settings.database_url is None:

@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 SEED ?= 1
-# Each process has services of its own; what one module shares stays in one process.
-PYTEST = $(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile
+# Each process has services of its own.
+PYTEST = $(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal
 
 .PHONY: setup run test test-slow test-full chaos check bench bench-peers tokens-bench faults trainers ui clean
 

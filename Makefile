@@ -23,10 +23,10 @@ run: setup  ## the main job on examples/, with a real small engine: rows, export
 test: setup  ## the default suite
 	$(PYTEST)
 
-test-slow: setup  ## what takes minutes; CI runs it too
-	$(PYTEST) -m 'slow and not full'
+test-slow: setup  ## what takes minutes, most of them waiting; CI runs it too
+	$(BIN)/pytest -n 3 --dist worksteal -m 'slow and not full'
 
-test-full: setup  ## whole runs of full size: quarter of an hour on two quiet cores
+test-full: setup  ## whole runs of full size: more than an hour on two quiet cores
 	$(BIN)/pytest -m full
 
 chaos: setup  ## break a fleet in every way docs/reliability.md lists, and write its table anew: make chaos [SEED=N]

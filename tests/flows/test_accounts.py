@@ -33,6 +33,7 @@ def test_the_second_account_takes_what_the_first_has_no_room_for(rig: Rig) -> No
             check_counters(rig)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_accounts_with_weights_share_by_them_and_one_that_is_shut_keeps_nothing_back(rig: Rig) -> None:
     with Simulator(**ANSWERS) as first, Simulator(**ANSWERS) as second, Simulator(**ANSWERS, faults={"401": 1.0}) as shut:
@@ -48,6 +49,7 @@ def test_accounts_with_weights_share_by_them_and_one_that_is_shut_keeps_nothing_
             check_counters(rig)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_limit_set_by_a_person_holds_at_once_and_until_it_is_given_back(rig: Rig) -> None:
     with Simulator(**ANSWERS) as simulator:

@@ -103,8 +103,9 @@ def brown_out(rig: Rig, fault: str, lasts_s: float, again_s: float, *, before_s:
         rig.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("fault", [pytest.param("503", marks=pytest.mark.slow), "429"])
+@pytest.mark.parametrize("fault", ["503", "429"])
 def test_a_short_brown_out_costs_few_calls_and_fails_nothing(rig: Rig, fault: str) -> None:
     brown_out(rig, fault, 20, 15, before_s=10, after_s=25, rows=6_000)
 
@@ -141,6 +142,7 @@ def test_a_revoked_key_pauses_its_account_until_the_file_holds_another(rig: Rig)
             assert rig.query("select coalesce(max(burnt), 0) from sample") == [(1,)]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_spent_credit_pauses_the_account_and_goes_on_when_there_is_more(rig: Rig) -> None:
     with Simulator(**{**ANSWERS, "keepalive_s": 0.0, "credit_usd": 0.05}) as simulator:
@@ -153,6 +155,7 @@ def test_spent_credit_pauses_the_account_and_goes_on_when_there_is_more(rig: Rig
             assert (totals(rig)["B1"]["done"], totals(rig)["B1"]["failed"]) == (200, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_the_in_flight_budget_slows_down_and_pauses_nothing(rig: Rig) -> None:
     with Simulator(**{**ANSWERS, "keepalive_s": 0.0, "in_flight_usd": 0.02}) as simulator:

@@ -14,7 +14,7 @@ PRICE = 3.5     # dollars a million completion tokens that bound what the simula
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("mode", ["strict", "forecast"])
+@pytest.mark.parametrize("mode", ["strict", pytest.param("forecast", marks=pytest.mark.slow)])
 def test_a_budget_in_dollars_is_kept(rig: Rig, mode: str) -> None:
     with Simulator(**ANSWERS) as simulator:
         file = job(rig, {"router": account(simulator.openrouter)}, {"B1": 400}, in_flight=20, money_budget_usd=0.1,
@@ -45,6 +45,7 @@ def test_a_budget_of_the_run_is_shared_by_its_datasets(rig: Rig) -> None:
             check_counters(rig)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_reply_without_cost_is_priced_by_what_the_others_cost(rig: Rig) -> None:
     with Simulator(**ANSWERS, faults={"null_cost": 0.5}) as simulator:

@@ -39,7 +39,7 @@ def promoted(rig: Rig, kind: str, rows: int, in_flight: int) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("kind", ["sglang", "llamacpp"])
+@pytest.mark.parametrize("kind", ["sglang", pytest.param("llamacpp", marks=pytest.mark.slow)])
 def test_promoted_answers_go_on_from_their_ids_and_nothing_is_generated_twice(rig: Rig, kind: str) -> None:
     promoted(rig, kind, 200, 50)
 

@@ -216,6 +216,7 @@ def test_no_password_is_told_by_log_remote_control_or_redis(crew, send, broker, 
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_two_thousand_are_held_and_five_kills_of_redis_are_outlived(crew, send, broker, until):
     send(broker.url, "B1", range(4_000))
     worker = crew(broker.url, slots=2_000, queues=["short.B1"], seconds_each=10)
@@ -232,6 +233,7 @@ def test_two_thousand_are_held_and_five_kills_of_redis_are_outlived(crew, send, 
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_minute_without_redis_is_outlived(crew, send, broker, until):
     worker = crew(broker.url, slots=10, queues=["short.B1"], seconds_each=0.01, deaf_after_s=60)
     broker.kill()

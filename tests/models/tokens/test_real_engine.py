@@ -102,7 +102,8 @@ def repeated(option: dict[str, object]) -> Iterator[dict[str, object]]:
         yield option
 
 
-@pytest.mark.parametrize(("answers", "longest"), [(70, 40), pytest.param(200, 120, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize(("answers", "longest"), [(70, 40), (200, 120)])
 def test_smollm2_rows_verify_and_its_verified_rows_are_exact(smollm2, tmp_path, answers, longest):
     if importlib.util.find_spec("xllamacpp") is None:
         absent("the package xllamacpp")
@@ -146,7 +147,7 @@ def blind_spot(model: Model, rows: list[Row]) -> Counter[str]:
 
 
 @FEW_OR_ALL
-@pytest.mark.parametrize("sampler", ["open", "ended", "grammar"])
+@pytest.mark.parametrize("sampler", ["open", "ended", pytest.param("grammar", marks=pytest.mark.full)])
 def test_random_weights_are_flagged_but_for_a_known_blind_spot(tiny, shared, sampler, answers):
     option: dict[str, object] = {
         "open": {"max_tokens": 40, **UNIFORM},

@@ -49,7 +49,7 @@ FAULTS = [
     Fault("Redis: out of memory for 15 s", "nothing is paid twice", on_redis.redis_full),
     Fault("Redis: half open for 2 minutes", "nothing is paid twice", on_redis.redis_half_open),
     Fault("Redis: 200 ms for each answer", "nothing is paid twice", on_redis.redis_slow),
-    Fault("Redis: junk in every list", "at most one restart of a worker", on_redis.redis_junk, quick=True),
+    Fault("Redis: junk in every list", "at most one restart of a worker", on_redis.redis_junk),
     Fault("PostgreSQL: fast restart", "nothing is paid twice", on_postgres.postgres_restarted),
     Fault("PostgreSQL: immediate restart", "nothing is paid twice", on_postgres.postgres_restarted_at_once, quick=True),
     Fault("PostgreSQL: kill -9", "nothing is paid twice", on_postgres.postgres_killed),

@@ -57,6 +57,7 @@ def test_a_reply_without_cost_is_priced_by_what_the_others_cost(rig: Rig) -> Non
             check_counters(rig)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_dataset_that_pays_for_nothing_useful_is_closed(rig: Rig) -> None:
     with Simulator(**ANSWERS, faults={"other_model": 1.0}) as simulator:

@@ -21,7 +21,8 @@ def test_grades_of_kimi_answers_are_true_under_every_convention(kimi, rate):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rate", [pytest.param(r, marks=[pytest.mark.full] if r else []) for r in tokens.RATES])
+@pytest.mark.full
+@pytest.mark.parametrize("rate", tokens.RATES)
 def test_grades_of_qwen3_answers_are_true_under_every_convention(qwen3, rate):
     for line in tokens.lines(qwen3, Random(11), 500, 3, (rate,)):
         assert line.missed() == [], line.text()

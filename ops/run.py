@@ -23,7 +23,7 @@ LOOK_EVERY_S = 1.0
 
 
 def run(settings: Settings, plan: Plan, short_workers: int, long_workers: int, *, mix: bool, export: bool) -> int:
-    """0 when every dataset is finished or at its budget; 1 when one was closed for another reason or has failed samples."""
+    """0 when every dataset is finished, whatever failed in it, or at its budget; 1 when one was closed for another reason."""
     console = Console()
     fleet = {
         "short": (short_workers, max(d.short.concurrency for d in plan.datasets.values())),

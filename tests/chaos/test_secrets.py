@@ -97,7 +97,7 @@ def test_the_key_is_in_no_log_table_queue_page_export_or_process(
     looked_at = list(pages(int(said.group(1))))
     assert len(looked_at) >= 5, [page for page, _ in looked_at]
     struck.rig.stop()
-    code, out = struck.rig.command("export", "--plan", plan)
+    code, out = struck.rig.command("export", "B1", "--grade", "drift")
     assert code == 0, out
     assert list(struck.rig.out.rglob("*.parquet")) or list(struck.rig.out.rglob("*.jsonl*")), "nothing was exported"
     found, seen = hits(iter([*places, *looked_at, *files(struck.folder)]))

@@ -111,6 +111,8 @@ def live_through_a_cut(rig: Rig, host: Host, here: str) -> None:
     assert done_by(rig, here) > before, "the first host goes on meanwhile"
     mended_at = time.time()
     host.mend()
+    again = "select count(distinct id) >= 2 from worker where host = 'host-b'"
+    rig.wait(lambda: rig.query(again) == [(True,)], 90, "its new name")      # what comes before is refused by its fence
     rig.wait(lambda: done_by(rig, "host-b", mended_at) >= 10, 90, "answers on the second host again")
     rig.wait(lambda: seen(rig) == {here: True, "host-b": True}, 30, "both hosts in Flower again")
 

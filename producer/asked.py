@@ -1,17 +1,15 @@
 """What a dataset has asked, by key and by content: an index on disk, so that memory does not grow with the samples."""
 
-import sqlite3
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from models.blob import unpack_json
 from models.conversation import Document, Message
 from models.states import State
 from models.store.prompts import Stored
 from producer.prompts import encoded
+from producer.scratch import Scratch
 
 _TABLES = """
 create table sample (id integer primary key, key text unique, primary_id text, turn integer, content blob, state integer,
@@ -45,22 +43,11 @@ class Known(NamedTuple):
 _COLUMNS = "id, key, primary_id, turn, state, generation, prompt"
 
 
-class Asked:
+class Asked(Scratch):
     """One dataset's samples. Use as a context manager."""
 
     def __init__(self) -> None:
-        self._file = tempfile.NamedTemporaryFile(prefix="draftmill-asked-")  # noqa: SIM115  (closed with this)
-        self._db = sqlite3.connect(self._file.name, isolation_level=None)
-        for pragma in ("journal_mode=off", "synchronous=off", "locking_mode=exclusive", "cache_size=-65536"):
-            self._db.execute(f"pragma {pragma}")
-        self._db.executescript(_TABLES)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._db.close()
-        self._file.close()
+        super().__init__("asked", _TABLES)
 
     def add(self, samples: Iterable[Stored], generations: dict[int, str]) -> None:
         rows = []

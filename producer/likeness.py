@@ -10,16 +10,13 @@ in the same order always give the same answers.
 
 import json
 import re
-import sqlite3
-import tempfile
 import unicodedata
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,12 +24,12 @@ from numpy.typing import NDArray
 from models.conversation import Message
 from models.errors import SettingsError
 from producer.prompts import Refusal, read
+from producer.scratch import Scratch
 
 SHINGLE = 5
 BANDS, ROWS = 12, 5             # of equal shingles 0.8, 99% are found; of 0.5, a third are looked at and told apart
 BOILERPLATE = 10                # n-grams that stand in more references than this say nothing
 CANDIDATES = 50
-CACHE_KIB = 65_536
 CHUNK = 4_096
 CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 WORD = re.compile(rf"[{CJK}]|[^\W{CJK}]+")       # scripts without spaces: each character is a word
@@ -72,23 +69,12 @@ class Match(NamedTuple):
     other: str
 
 
-class Likeness:
+class Likeness(Scratch):
     """Use as a context manager. Names are of conversations: all turns and answers of one get the answer of the first."""
 
     def __init__(self, rule: Rule) -> None:
+        super().__init__("likeness", _TABLES)
         self.rule = rule
-        self._file = tempfile.NamedTemporaryFile(prefix="draftmill-likeness-")  # noqa: SIM115  (closed with this)
-        self._db = sqlite3.connect(self._file.name, isolation_level=None, cached_statements=64)
-        for pragma in ("journal_mode=off", "synchronous=off", "locking_mode=exclusive", f"cache_size=-{CACHE_KIB}"):
-            self._db.execute(f"pragma {pragma}")
-        self._db.executescript(_TABLES)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._db.close()
-        self._file.close()
 
     def learn(self) -> Iterator[Refusal]:
         """Read the reference files; rows that are no prompts come out as refusals. SettingsError for a file without any."""

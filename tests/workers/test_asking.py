@@ -1,5 +1,6 @@
-"""From a claim to a call: how long it may take, and how often a plan lets a sample be asked."""
+"""What a plan and an account's past make of one call: how long it may take, how often it is made, what came before it."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -12,11 +13,11 @@ from models.plan import Account, DatasetPlan, LanePlan
 from models.states import DatasetState, Lane
 from models.store.claims import Claim
 from models.store.datasets import Dataset
-from workers.asking import FIRST_EVENT_S, Endpoint, prepared
-from workers.generate import _history
+from workers.asking import FIRST_EVENT_S, Endpoint, Recent, Work, prepared
+from workers.generate import _judged
 from workers.providers.base import Exchange, Fault, Limits
 from workers.providers.listing import Listed
-from workers.verdict import Action, judge
+from workers.verdict import Action
 
 PLAN = DatasetPlan(profile="smollm2", model="a/model", account="home", short=LanePlan(max_tokens=800, concurrency=1),
                    long=LanePlan(max_tokens=1_600, concurrency=1))
@@ -78,6 +79,27 @@ async def test_a_plan_says_how_often_a_lost_reply_is_asked_for(plan: dict[str, A
     endpoint: Any = Endpoint("home", Account(), Provider(False), SimpleNamespace())   # type: ignore[arg-type]
     claim = replace(CLAIM, burnt=burnt, possibly_paid=paid)
     work = await prepared(Rebuilder(), dataset(**plan), endpoint, claim)  # type: ignore[arg-type]
-    verdict = judge(work.ask, Exchange(fault=Fault.DEADLINE), _history(claim, work.dataset))
+    verdict = _judged(work, Exchange(fault=Fault.DEADLINE))
     assert verdict.code == "timeout"
     assert verdict.action is (Action.DROP if ends else Action.RETRY)
+
+
+@pytest.mark.parametrize(("kind", "again"), [("openrouter", "duplicate_generation_id"), ("vllm", "ok")])
+async def test_a_routers_generation_that_answers_a_second_prompt_came_out_of_a_cache(kind: Any, again: str) -> None:
+    endpoint: Any = Endpoint("home", Account(kind=kind), Provider(False), SimpleNamespace())   # type: ignore[arg-type]
+    work = await prepared(Rebuilder(), dataset(), endpoint, CLAIM)  # type: ignore[arg-type]
+    assert [told(work, name) for name in ("gen-1", "gen-2", "gen-1")] == ["ok", "ok", again]
+
+
+def told(work: Work, name: str) -> str:
+    choice = {"index": 0, "finish_reason": "stop", "message": {"content": "because"}}
+    reply = {"id": name, "model": "a/model", "choices": [choice],
+             "usage": {"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11, "cost": 0.1}}
+    return _judged(work, Exchange(200, {"content-type": "application/json"}, json.dumps(reply).encode())).code
+
+
+def test_only_the_newest_names_are_remembered() -> None:
+    recent = Recent(2)
+    for name in ("a", "b", "c"):
+        recent.add(name)
+    assert [name in recent for name in ("a", "b", "c")] == [False, True, True]

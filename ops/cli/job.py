@@ -41,27 +41,12 @@ def run(
     from ops.run import run as run_plan
 
     flags = Flags(
-        prompts,
-        partition,
-        output_dir,
-        plan,
-        api_key_file,
-        kind,
-        base_url,
-        model,
-        profile,
-        short_concurrency,
-        short_max_tokens,
-        long_concurrency,
-        long_max_tokens,
-        token_budget,
-        money_budget,
-        budget_mode,
-        turns,
-        run_money_budget,
-        dedup,
-        decontaminate,
-    )
+        prompts=prompts, partition=partition, output_dir=output_dir, plan=plan, api_key_file=api_key_file, kind=kind,
+        base_url=base_url, model=model, profile=profile, short_concurrency=short_concurrency,
+        short_max_tokens=short_max_tokens, long_concurrency=long_concurrency, long_max_tokens=long_max_tokens,
+        token_budget=token_budget, money_budget=money_budget, budget_mode=budget_mode, turns=turns,
+        run_money_budget=run_money_budget, dedup=dedup, decontaminate=decontaminate,
+    )  # fmt: skip
     raise typer.Exit(run_plan(settings_of(home), planned(flags), short_workers, long_workers, mix=mix_settings, export=export))
 
 
@@ -117,26 +102,10 @@ def enqueue(
     from ops.run import put_in
 
     flags = Flags(
-        prompts,
-        partition,
-        None,
-        plan,
-        api_key_file,
-        kind,
-        base_url,
-        model,
-        profile,
-        None,
-        short_max_tokens,
-        None,
-        long_max_tokens,
-        token_budget,
-        None,
-        None,
-        turns,
-        dedup=dedup,
-        decontaminate=decontaminate,
-    )
+        prompts=prompts, partition=partition, plan=plan, api_key_file=api_key_file, kind=kind, base_url=base_url,
+        model=model, profile=profile, short_max_tokens=short_max_tokens, long_max_tokens=long_max_tokens,
+        token_budget=token_budget, turns=turns, dedup=dedup, decontaminate=decontaminate,
+    )  # fmt: skip
     for result in asyncio.run(put_in(settings_of(home), planned(flags), mix=mix_settings)):
         typer.echo(result)
 
@@ -163,7 +132,7 @@ def forecast(
     from ops.planning import Flags, planned
 
     flags = Flags(
-        prompts, partition, None, plan, api_key_file, kind, base_url, model, profile,
-        token_budget=token_budget, money_budget=money_budget,
+        prompts=prompts, partition=partition, plan=plan, api_key_file=api_key_file, kind=kind, base_url=base_url,
+        model=model, profile=profile, token_budget=token_budget, money_budget=money_budget,
     )  # fmt: skip
     raise typer.Exit(look_ahead(settings_of(home), planned(flags), Console(), samples))

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -15,9 +16,13 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
+from models.base import connect_async
 from models.hint import Hints, queue_of
 from models.states import Lane
 from ops.valkey import Valkey
+from tests.hand import Hand
+from tests.workers.mill import Mill, milling
+from tests.workers.providers.conftest import Scripted, serving
 
 TOY = Path(__file__).parent / "toy_worker.py"
 PATIENCE_S = 30.0
@@ -173,3 +178,22 @@ def waiting():
             return redis.llen("draftmill:" + queue_of(Lane.SHORT, dataset))
 
     return waiting
+
+
+@pytest.fixture
+async def hand(database: str) -> AsyncIterator[Hand]:
+    engine = connect_async(database)
+    yield Hand(engine)
+    await engine.dispose()
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Scripted]:
+    async with serving() as scripted:
+        yield scripted
+
+
+@pytest.fixture
+async def mill(hand: Hand, server: Scripted, tmp_path: Path) -> AsyncIterator[Mill]:
+    async with milling(hand, tmp_path, server.url) as one:
+        yield one

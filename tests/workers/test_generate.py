@@ -2,42 +2,19 @@
 
 import gzip
 import json
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 
 from models import blob
-from models.base import connect_async
 from models.health import drifted
 from models.plan import Routing, Sampling
 from models.store import providers
 from tests.hand import Hand
-from tests.workers.mill import HOSTS, USAGE, Mill, answers, milling, reply
-from tests.workers.providers.conftest import Scripted, serving
+from tests.workers.mill import HOSTS, USAGE, Mill, answers, reply
+from tests.workers.providers.conftest import Scripted
 from tests.workers.replies import TEXT
-
-
-@pytest.fixture
-async def hand(database: str) -> AsyncIterator[Hand]:
-    engine = connect_async(database)
-    yield Hand(engine)
-    await engine.dispose()
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[Scripted]:
-    async with serving() as scripted:
-        yield scripted
-
-
-@pytest.fixture
-async def mill(hand: Hand, server: Scripted, tmp_path: Path) -> AsyncIterator[Mill]:
-    async with milling(hand, tmp_path, server.url) as one:
-        yield one
-
 
 # -- text
 

@@ -9,37 +9,17 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from models.base import connect_async
 from models.plan import LanePlan, Routing
 from models.states import Lane
 from tests.hand import Hand
 from tests.workers.mill import HOSTS, Mill, answers, milling, reply
-from tests.workers.providers.conftest import Scripted, serving
+from tests.workers.providers.conftest import Scripted
 from tests.workers.replies import LAST, TEXT, piece
 from workers.asking import hang_up
 from workers.limiter import Outcome
 from workers.providers.stream import Gather
 
 Heard = Callable[..., Awaitable[None]]
-
-
-@pytest.fixture
-async def hand(database: str) -> AsyncIterator[Hand]:
-    engine = connect_async(database)
-    yield Hand(engine)
-    await engine.dispose()
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[Scripted]:
-    async with serving() as scripted:
-        yield scripted
-
-
-@pytest.fixture
-async def mill(hand: Hand, server: Scripted, tmp_path: Path) -> AsyncIterator[Mill]:
-    async with milling(hand, tmp_path, server.url) as one:
-        yield one
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from models.window import top_up
 
 log = structlog.get_logger()
 FOLLOW_S = 2.0
+LONGEST_ROUND_S = 20.0         # a leader that is frozen for longer gives way to another
 LOOK_EVERY_S = 10.0            # at every call of a dataset, for waste and for providers that drift
 
 
@@ -130,12 +131,13 @@ async def reap(settings: Settings, stop: asyncio.Event) -> None:
 
 async def _lead(reaper: Reaper, engine: AsyncEngine, settings: Settings, stop: asyncio.Event) -> None:
     """Rounds for as long as the lock's own connection lives: a leader that lost it must not go on."""
+    idle_s = LONGEST_ROUND_S + settings.reap_every_s
     async with _session(engine) as lock:
-        if not await _leads(lock):
+        if not await _leads(lock, idle_s):
             return
         log.info("reaper_leads")
         await perform(engine, sweeps.forget_workers)
-        while not stop.is_set() and await _leads(lock):
+        while not stop.is_set() and await _leads(lock, idle_s):
             done = await reaper.reap_once()
             if done != Round(hinted=done.hinted):
                 log.info("reaped", closed=done.closed, dead=done.dead, rescued=done.rescued, hinted=done.hinted)
@@ -154,9 +156,9 @@ async def _session(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
         await connection.close()
 
 
-async def _leads(connection: AsyncConnection) -> bool:
+async def _leads(connection: AsyncConnection, idle_s: float) -> bool:
     with translating():
-        return await connection.run_sync(sweeps.lead)
+        return await connection.run_sync(sweeps.lead, idle_s)
 
 
 async def _sleep(stop: asyncio.Event, seconds: float) -> None:

@@ -11,12 +11,12 @@ from models.store.settlements import Settlement, settle
 
 REAPER_LOCK = 7_145_002
 
-_LEAD = text("select pg_try_advisory_lock(:p_key)")
+_LEAD = text("select pg_try_advisory_lock(:p_key) from set_config('idle_session_timeout', :p_idle, false)")
 
 
-def lead(connection: Connection) -> bool:
-    """Whether this session is the leading reaper; held until the connection ends."""
-    return bool(connection.execute(_LEAD, {"p_key": REAPER_LOCK}).scalar_one())
+def lead(connection: Connection, idle_s: float) -> bool:
+    """Whether this session is the leading reaper: until its connection ends, or it was idle for idle_s seconds."""
+    return bool(connection.execute(_LEAD, {"p_key": REAPER_LOCK, "p_idle": f"{idle_s * 1e3:.0f}ms"}).scalar_one())
 
 
 _JOIN = text("""

@@ -116,7 +116,7 @@ async def test_a_scrape_says_what_the_tables_and_redis_hold(database: str, redis
 async def test_a_leading_reaper_and_the_dead_are_seen(database: str, redis_url: str) -> None:
     engine = connect_async(database, size=2)
     async with engine.connect() as lock:
-        assert await lock.run_sync(sweeps.lead)
+        assert await lock.run_sync(sweeps.lead, 60.0)
         hand = Hand(engine)
         worker = await hand.do(sweeps.join, name="short-1", host="a", pid=1, lane=0, concurrency=8)
         await hand.do(sweeps.bury, 1e9, [worker])

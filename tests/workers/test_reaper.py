@@ -312,20 +312,22 @@ async def test_a_reaper_outlives_a_database_that_is_away_for_long(store, setting
 FROZEN = """
 import asyncio, sys
 from models.settings import Settings
+from workers import reaper
 from workers.reaper import reap
-url, redis_url, home = sys.argv[1:]
+url, redis_url, home, longest = sys.argv[1:]
+reaper.LONGEST_ROUND_S = float(longest)
 settings = Settings(database_url=url, redis_url=redis_url, key_prefix="reaper-test:", home=home, reap_every_s=0.1)
 asyncio.run(reap(settings, asyncio.Event()))
 """
 
 
-def another_process(*arguments):
-    return subprocess.Popen([sys.executable, "-c", FROZEN, *arguments], cwd=REPO, stdout=subprocess.DEVNULL,
+def another_process(*arguments, longest_round_s=20.0):
+    return subprocess.Popen([sys.executable, "-c", FROZEN, *arguments, str(longest_round_s)], cwd=REPO, stdout=subprocess.DEVNULL,
                             stderr=subprocess.DEVNULL)
 
 
 async def test_a_stopped_process_leads_on_when_it_goes_on_and_loses_nothing(store, settings, database, tmp_path):
-    """SIGSTOP keeps its session and so its lock: nobody else may lead, and admission needs no reaper."""
+    """For a moment SIGSTOP keeps its session and so its lock; admission needs no reaper."""
     process = another_process(database, settings.redis_url.get_secret_value(), tmp_path)
     try:
         pid = await until(lambda: leader(store))
@@ -345,3 +347,21 @@ async def test_a_stopped_process_leads_on_when_it_goes_on_and_loses_nothing(stor
         process.kill()
         process.wait(10)
 
+
+async def test_a_process_stopped_for_long_loses_the_lead(store, settings, database, tmp_path):
+    process = another_process(database, settings.redis_url.get_secret_value(), tmp_path, longest_round_s=0.5)
+    try:
+        pid = await until(lambda: leader(store))
+        os.kill(process.pid, signal.SIGSTOP)
+        second = Reign(settings, database)
+
+        async def another():
+            return await leader(store) not in (None, pid)
+        await until(another)
+        os.kill(process.pid, signal.SIGCONT)
+        await second.end()
+        assert await until(lambda: leader(store))           # it woke up, and leads again when its turn has come
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait(10)

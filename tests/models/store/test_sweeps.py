@@ -138,12 +138,12 @@ async def test_what_a_worker_holds_is_told_with_its_fences(store):
 
 async def test_one_session_leads(store):
     async with store.engine.connect() as first, store.engine.connect() as second:
-        assert await first.run_sync(sweeps.lead)
-        assert await first.run_sync(sweeps.lead)
-        assert not await second.run_sync(sweeps.lead)
+        assert await first.run_sync(sweeps.lead, 60.0)
+        assert await first.run_sync(sweeps.lead, 60.0)
+        assert not await second.run_sync(sweeps.lead, 60.0)
         await first.invalidate()                            # its session ends, and its lock with it
         for _ in range(100):
-            if await second.run_sync(sweeps.lead):
+            if await second.run_sync(sweeps.lead, 60.0):
                 return
     raise AssertionError("the lock outlived its session")
 

@@ -19,7 +19,9 @@ from ops import lock
 from ops.process import Command, Process, bound_log, end_orphan, last_line
 
 STEADY_S = 30.0             # who lived so long has started well, and is restarted at once
-BACKOFF_S = (0.5, 30.0)     # doubled at each early death in a row, up to the second
+# Doubled at each early death in a row, up to the second, which is shorter than a silent worker takes to be called dead:
+# whoever comes back on a machine tells first what the dead one had in hand.
+BACKOFF_S = (0.5, 10.0)
 LOOP_DEATHS = 5             # early deaths in a row that are called a crash loop
 
 

@@ -72,7 +72,7 @@ async def prepared(rebuilder: Rebuilder, dataset: Dataset, endpoint: Endpoint, c
     lane = Lane(claim.lane)
     sampling = drawn(plan.sampling, claim.key)
     effort = sampling.pop("reasoning_effort", None)
-    prompt_ids = await rebuilder.prompt_ids(plan, claim.id, prompt)
+    prompt_ids = await rebuilder.prompt_ids(plan, claim.id, prompt, len(claim.prompt))
     prefix = _prefix(claim, endpoint)
     ignore = (*(claim.ignore or ()), *dataset.excluded)
     hosts = await endpoint.provider.hosts(plan.model)

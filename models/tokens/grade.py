@@ -15,6 +15,7 @@ import numpy as np
 
 from models.answer import Answer
 from models.blob import Ids
+from models.names import unpaired
 from models.states import Grade
 from models.tokens.calibrate import Convention
 from models.tokens.evidence import Evidence, by_bytes, disagreement
@@ -129,22 +130,15 @@ def _damage(answer: Answer, parts: Parts) -> str:
     texts = [parts.thought or "", parts.content, *(c.arguments for c in parts.calls)]
     if any(CUT in text for text in texts):
         return "a replacement character stands in the text"
-    if not all(map(_encodes, texts)):
+    if any(map(unpaired, texts)):
         return "a lone surrogate stands in the text"
     return ""
-
-
-def _encodes(text: str) -> bool:
-    try:
-        return text.isascii() or bool(text.encode())
-    except UnicodeEncodeError:
-        return False
 
 
 def _unspelled(rebuilder: Rebuilder, first: Candidate, parts: Parts) -> str:
     if rebuilder.vocabulary.complete:
         return ""
-    told = rebuilder.vocabulary.decode(first.ids)
+    told = rebuilder.vocabulary.decode(first.ids.tolist())
     lost = not all(text.encode("utf-8", "replace") in told for text in ((parts.thought or "").strip(), parts.content.strip()))
     return "the vocabulary cannot spell the text" if lost else ""
 
@@ -156,9 +150,9 @@ def listing(
     names = edges_of(parts, truncated, inside)
     edges = {name: convention.edge(name) for name in names} if convention else {}
     prior = int(np.count_nonzero(prompt_ids == rebuilder.call_begin)) if parts.calls else 0
-    found: dict[tuple[int, ...], Candidate] = {}
+    found: dict[bytes, Candidate] = {}
     for n, candidate in enumerate(rebuilder.candidates(parts, inside, truncated, edges, prior)):
-        found.setdefault(tuple(candidate.ids), candidate)
+        found.setdefault(candidate.ids.tobytes(), candidate)
         if n + 1 >= MOST:
             break
     return list(found.values())

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
+import numpy as np
+
 from models.answer import ToolCall
 from models.blob import Ids
 from models.tokens.calibrate import Edge
@@ -18,6 +20,8 @@ from models.tokens.profile import Profile
 from models.tokens.row import Span
 from models.tokens.spell import Run, Speller
 from models.tokens.vocabulary import Vocabulary
+
+NO_IDS: Ids = np.empty(0, np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +34,9 @@ class Way:
     sure: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
-    ids: list[int]
+    ids: Ids
     spans: tuple[Span, ...]
     shape: str
     rule: str
@@ -152,16 +156,16 @@ class Rebuilder:
 
 
 def _assembled(way: Way, spell: Speller) -> Candidate:
-    ids: list[int] = []
-    spans: list[Span] = []
+    found, spans, end = [NO_IDS], list[Span](), 0
     for run in way.runs:
-        start = len(ids)
-        ids += spell.ids(run)
+        ids, start = spell.ids(run), end
+        found.append(ids)
+        end += len(ids)
         if spans and spans[-1].kind == run.kind:
-            spans[-1] = replace(spans[-1], end=len(ids))
-        elif len(ids) > start:
-            spans.append(Span(run.kind, start, len(ids)))
-    return Candidate(ids, tuple(spans), way.shape, way.rule, way.sure)
+            spans[-1] = replace(spans[-1], end=end)
+        elif end > start:
+            spans.append(Span(run.kind, start, end))
+    return Candidate(np.concatenate(found), tuple(spans), way.shape, way.rule, way.sure)
 
 
 def _with_edges(

@@ -9,10 +9,13 @@ Three ways to encode, since they differ exactly where rows go wrong:
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, Protocol
 
+import numpy as np
+
+from models.blob import Ids
 from models.errors import ProfileError
 from models.tokens import gguf
 from models.tokens.profile import Profile, Tiktoken
@@ -28,7 +31,7 @@ def whole(text: str) -> str:
 class Codec(Protocol):
     def encode(self, text: str) -> list[int]: ...
     def encode_ordinary(self, text: str) -> list[int]: ...
-    def spell(self, text: str) -> list[int]: ...
+    def spell(self, text: str) -> Ids: ...
     def pieces(self, text: str) -> list[str]: ...
 
 
@@ -100,23 +103,22 @@ class TiktokenCodec:
         self.encoding, self.rules, self.pattern = encoding, rules, pattern
 
     def encode(self, text: str) -> list[int]:
-        return self._pieced(whole(text), lambda piece: self.encoding.encode(piece, allowed_special="all"))
+        return [i for piece in self._pieced(whole(text)) for i in self.encoding.encode(piece, allowed_special="all")]
 
     def encode_ordinary(self, text: str) -> list[int]:
-        return self._pieced(whole(text), self.encoding.encode_ordinary)
+        return [i for piece in self._pieced(whole(text)) for i in self.encoding.encode_ordinary(piece)]
 
-    spell = encode_ordinary
+    def spell(self, text: str) -> Ids:
+        """Straight into an array: a list of the same ids costs half as much again."""
+        found = [self.encoding.encode_to_numpy(piece, disallowed_special=()) for piece in self._pieced(whole(text))]
+        return (found[0] if len(found) == 1 else np.concatenate(found)).view(np.int32)
 
-    def _pieced(self, text: str, encode: Callable[[str], list[int]]) -> list[int]:
+    def _pieced(self, text: str) -> list[str]:
         """Very long texts and runs are cut as Moonshot's own tokenizer cuts them; this changes ids only there."""
         run, size = self.rules.run_chars, self.rules.piece_chars
         if run is None or size is None or len(text) <= run:
-            return encode(text)
-        ids: list[int] = []
-        for start in range(0, len(text), size):
-            for piece in cut_runs(text[start:start + size], run):
-                ids += encode(piece)
-        return ids
+            return [text]
+        return [piece for at in range(0, len(text), size) for piece in cut_runs(text[at:at + size], run)]
 
     def pieces(self, text: str) -> list[str]:
         import regex
@@ -161,24 +163,25 @@ class BpeCodec:
         return self._build(added_tokens=[], normalizer=None)
 
     def encode(self, text: str) -> list[int]:
-        ids: list[int] = self.full.encode(whole(text), add_special_tokens=False).ids
-        return ids
+        return _encoded(self.full, whole(text))
 
     def encode_ordinary(self, text: str) -> list[int]:
-        tokenizer = self.bare if self.marker.search(text) else self.full
-        ids: list[int] = tokenizer.encode(whole(text), add_special_tokens=False).ids
-        return ids
+        return _encoded(self.bare if self.marker.search(text) else self.full, whole(text))
 
-    def spell(self, text: str) -> list[int]:
+    def spell(self, text: str) -> Ids:
         normalizer, text = self.full.normalizer, whole(text)
-        if normalizer is None or normalizer.normalize_str(text) == text:
-            return self.encode_ordinary(text)
-        ids: list[int] = self.plain.encode(text, add_special_tokens=False).ids
-        return ids
+        same = normalizer is None or normalizer.normalize_str(text) == text
+        return np.asarray(self.encode_ordinary(text) if same else _encoded(self.plain, text), np.int32)
 
     def pieces(self, text: str) -> list[str]:
         offsets = [span for _, span in self.plain.pre_tokenizer.pre_tokenize_str(whole(text))]
         return [text[a:b] for a, b in offsets]
+
+
+def _encoded(tokenizer: Any, text: str) -> list[int]:
+    """By the batch call: unlike the single one it lets go of the interpreter's lock, 10 ms for 3,000 tokens."""
+    ids: list[int] = tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
+    return ids
 
 
 def _bytes_of_alphabet() -> dict[str, int]:

@@ -12,6 +12,7 @@ from ops.bench.mill import VOCABULARIES, Load, Mark, Mill, per_sample, running
 from ops.bench.report import table
 
 LANE = {"short": 2_000, "long": 500}
+FULL_WITHIN_S = 45
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +29,10 @@ class Held:
 
 
 def measure(load: Load, seconds: float) -> Held:
-    """seconds: how long it is watched once it is full, or `seconds` after a minute if it never is."""
+    """seconds: how long it is watched once it is full, or after FULL_WITHIN_S if it never is."""
     with running(load) as mill:
         try:
-            mill.wait_full(0.99)
+            mill.wait_full(0.99, FULL_WITHIN_S)
         except AssertionError:
             if not mill.in_flight():
                 raise
@@ -81,7 +82,7 @@ def shown_cost(found: list[Held]) -> str:
 def load(profile: str, latency: tuple[float, float], seconds: float, share: float = 1.0) -> Load:
     """As many rows as last `seconds` beyond filling; share: of the 2,000 and 500."""
     short, long = round(LANE["short"] * share), round(LANE["long"] * share)
-    rows = int((short + long) * (2.5 + 1.3 * seconds / (sum(latency) / 2)))
+    rows = int((short + long) * (2.5 + 1.3 * (seconds + FULL_WITHIN_S) / (sum(latency) / 2)))
     return Load(short, long, {"B1": rows}, latency, profile)
 
 

@@ -87,7 +87,7 @@ def _calls(model: Model, random: Random) -> str:
 
 def sampled(model: Model, random: Random, text: str, rate: float) -> list[int]:
     """The text's ids, with about `rate` of the tokens left for another path to the same text."""
-    ids = model.vocabulary.spell(text)
+    ids: list[int] = model.vocabulary.spell(text).tolist()
     if not rate:
         return ids
     for at in sorted(_places(random, len(ids), rate), reverse=True):
@@ -114,7 +114,7 @@ def other_path(model: Model, random: Random, ids: list[int]) -> list[int]:
     if not cuts:
         return ids
     n = random.choice(cuts)
-    return [id_of[first[:n]], *model.vocabulary.spell((first[n:] + rest).decode())]
+    return [id_of[first[:n]], *model.vocabulary.spell((first[n:] + rest).decode()).tolist()]
 
 
 def _is_text(data: bytes) -> bool:

@@ -80,7 +80,7 @@ async def test_no_grading_runs_on_the_event_loops_thread(rebuilder: Rebuilder, m
         threads.append(threading.current_thread())
         return own(*args, **kwargs)
     monkeypatch.setattr(Model, "row", seen)
-    ids = [*model.vocabulary.spell("Hello."), model.rebuilder.stop]
+    ids = [*model.vocabulary.spell("Hello.").tolist(), model.rebuilder.stop]
     row = await stored(rebuilder, "Hello.", ids)
     assert (row.grade, blob.unpack_ids(row.ids).tolist()) == (Grade.ENGINE, ids)
     assert len(threads) == 1
@@ -90,7 +90,7 @@ async def test_no_grading_runs_on_the_event_loops_thread(rebuilder: Rebuilder, m
 async def test_a_paid_answer_is_kept_when_its_rebuilding_fails(rebuilder: Rebuilder, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any, **__: Any) -> Any:
         raise ZeroDivisionError
-    ids = [*rebuilder.model("smollm2").vocabulary.spell("Hello."), 2]
+    ids = [*rebuilder.model("smollm2").vocabulary.spell("Hello.").tolist(), 2]
     monkeypatch.setattr(Model, "row", broken)
     row = await stored(rebuilder, "Hello.", ids)
     assert (row.grade, row.reason, row.n_tokens) == (Grade.REJECTED, "rebuild_failed", 0)
@@ -106,7 +106,7 @@ async def test_a_paid_answer_is_kept_when_its_rebuilding_fails(rebuilder: Rebuil
 async def test_an_answer_that_goes_on_is_judged_by_what_its_last_reply_said(
         rebuilder: Rebuilder, said: str, over: int, grade: Grade, reason: str) -> None:
     model = rebuilder.model("smollm2")
-    prefix, rest = model.vocabulary.spell("Hello. I hope"), [*model.vocabulary.spell(" you are well."), 2]
+    prefix, rest = model.vocabulary.spell("Hello. I hope").tolist(), [*model.vocabulary.spell(" you are well.").tolist(), 2]
     row = await stored(rebuilder, said, rest, prefix=prefix, over=over)
     assert (row.grade, row.reason, blob.unpack_ids(row.ids).tolist()) == (grade, reason, [*prefix, *rest])
     assert graded_again(model, row) == (grade, reason, [*prefix, *rest])

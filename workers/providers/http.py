@@ -12,7 +12,7 @@ import time
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
@@ -26,6 +26,7 @@ from workers.providers.base import Ask, Exchange, Fault, Limits
 
 MAX_BODY = 64 * 1024 * 1024
 MAX_HEAD = 64 * 1024
+KEY_FOR_S = 0.5
 KEEP_ALIVE_S = 15.0          # shorter than most servers', or a reused connection is found closed with the request in it
 AFTER_DONE_S = 1.0           # how long the end of a finished stream is waited for, to keep its connection
 OWN_ERRNO = {11, 12, 23, 24, 99, 105}     # out of files, memory, ports or buffers: our side, not theirs
@@ -77,11 +78,12 @@ class Call:
 
 
 class Door:
-    """One account's connections. The key is asked for at each call and goes into one header and nowhere else."""
+    """One account's connections. The key is read anew all the time and goes into one header and nowhere else."""
 
     def __init__(self, base_url: str, key: Key, max_connections: int) -> None:
         self.base_url = base_url.rstrip("/")
-        self._key = key
+        self._url = lru_cache(16)(lambda path: httpx.URL(self.base_url + path))
+        self._key, self._known_key, self._key_until = key, "", 0.0
         self._max = max_connections
         self._slots = asyncio.Semaphore(max_connections)
         self._live: set[Call] = set()
@@ -121,7 +123,7 @@ class Door:
             headers = self._headers(gather is not None)
             async with self._slot(call):
                 request = self._client.build_request(
-                    method, self.base_url + path, content=content, headers=headers,
+                    method, self._url(path), content=content, headers=headers,
                     timeout=httpx.Timeout(None, connect=call.limits.connect_s, pool=2 * call.limits.connect_s))
                 call.sent = True
                 response = await self._client.send(request, stream=True)
@@ -137,12 +139,19 @@ class Door:
         # A compressed stream would hold events back; a compressed body saves two thirds of the bytes.
         headers = {"Content-Type": "application/json", "Accept-Encoding": "identity" if streamed else "gzip",
                    "User-Agent": "draftmill"}
-        key = (self._key() or "").strip()
-        if key:
-            if not key.isascii() or not key.isprintable():
-                raise _BadKey
+        if key := self._key_now():
             headers["Authorization"] = f"Bearer {key}"
         return headers
+
+    def _key_now(self) -> str:
+        """Asked for at most once in KEY_FOR_S: a read of its file costs as much as all else about a call's headers."""
+        now = time.monotonic()
+        if now >= self._key_until:
+            key = (self._key() or "").strip()
+            if not key.isascii() or not key.isprintable():
+                raise _BadKey
+            self._known_key, self._key_until = key, now + KEY_FOR_S
+        return self._known_key
 
     @asynccontextmanager
     async def _slot(self, call: Call) -> AsyncIterator[None]:

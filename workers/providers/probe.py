@@ -52,7 +52,7 @@ async def _account(door: Door) -> Wrong | None:
 
 
 def _refuses_key(exchange: Exchange) -> Wrong:
-    return Wrong(f"refuses the key (HTTP {exchange.status})", "put a valid key into the key file; it is read anew at each call")
+    return Wrong(f"refuses the key (HTTP {exchange.status})", "put a valid key into the key file; it is read anew all the time")
 
 
 def _is_listing(body: bytes) -> bool:

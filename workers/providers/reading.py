@@ -4,7 +4,6 @@ Text is taken as sent. Three rewrites are allowed and each leaves its flag: a th
 (split_think), one trailing end-of-turn marker dropped (stripped_eot), text parts joined (joined_parts).
 """
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 
 from models.answer import Answer, ToolCall, Usage
 from models.blob import Ids
-from models.names import cleaned
+from models.names import cleaned, unpaired
 from workers.providers import stream
 from workers.providers.base import Ask, Exchange, Problem
 from workers.providers.document import load
@@ -148,12 +147,9 @@ def _content(content: Any) -> str | None:
     return None
 
 
-SURROGATE = re.compile("[\ud800-\udfff]")
-
-
 def _paired(text: str) -> str:
     """Halves of one character that came in two pieces belong together; a lone half stays as it is."""
-    if not SURROGATE.search(text):
+    if not unpaired(text):
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 

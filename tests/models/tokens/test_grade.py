@@ -107,7 +107,7 @@ def test_one_end_marker_at_the_end_of_the_text_is_dropped(kimi, prompt, ids):
 @pytest.mark.parametrize("as_tokens", [True, False])
 def test_the_count_says_whether_marker_text_was_a_token(kimi, prompt, as_tokens):
     text = "It writes <|tool_call_begin|> first."
-    body = kimi.vocabulary.encode(text) if as_tokens else kimi.vocabulary.spell(text)
+    body = kimi.vocabulary.encode(text) if as_tokens else kimi.vocabulary.spell(text).tolist()
     ids = [*sampled(kimi, THOUGHT, ""), *body, 163586]
     row = kimi.row(answer(ids, content=text), prompt, convention=settled(kimi))
     assert (row.grade, row.completion_ids.tolist()) == (Grade.VERIFIED, ids)
@@ -134,7 +134,7 @@ def test_a_cut_answer_has_no_end_token(kimi, prompt):
 
 
 def test_an_answer_cut_inside_its_thought_has_no_think_marker(kimi, prompt):
-    ids = kimi.vocabulary.spell("Let me think about this for a while, since")
+    ids = kimi.vocabulary.spell("Let me think about this for a while, since").tolist()
     given = answer(ids, reasoning="Let me think about this for a while, since", content="", finish_reason="length")
     row = kimi.row(given, prompt, convention=settled(kimi), truncated=True)
     assert (row.grade, row.completion_ids.tolist(), [s.kind for s in row.spans]) == (Grade.VERIFIED, ids, ["reasoning"])

@@ -102,7 +102,7 @@ def test_trimming_a_cut_character_invents_no_token(model, before, odd, after, pi
     text = before + odd + after
     assume(spelled(model, text))
     head = [i for i in whole(model, "" if in_thought else "Hm.\n", "")[:-1] if not in_thought or i != model.rebuilder.close]
-    body = model.vocabulary.spell(text)
+    body = model.vocabulary.spell(text).tolist()
     places = inside_a_character(model, body)
     assume(places)
     body = body[:places[pick % len(places)]]

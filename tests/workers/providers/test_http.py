@@ -34,7 +34,9 @@ def event(finish: str | None = None, **delta: Any) -> bytes:
 
 # -- the key
 
-async def test_the_key_goes_into_one_header_and_is_asked_for_each_time(scripted: Any, provider_of: Any) -> None:
+async def test_the_key_goes_into_one_header_and_is_asked_for_again_and_again(
+        scripted: Any, provider_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "KEY_FOR_S", 0.0)
     keys = iter([KEY + "\n", "sk-or-second"])
     provider = await provider_of(key=lambda: next(keys))
     scripted.json(ANSWER)

@@ -24,7 +24,7 @@ _local = threading.local()
 def _codec() -> tuple[zstandard.ZstdCompressor, zstandard.ZstdDecompressor]:
     # zstandard's contexts are not thread-safe, and building one costs more than a small row.
     if not hasattr(_local, "codec"):
-        _local.codec = zstandard.ZstdCompressor(level=3), zstandard.ZstdDecompressor()
+        _local.codec = zstandard.ZstdCompressor(level=1), zstandard.ZstdDecompressor()
     codec: tuple[zstandard.ZstdCompressor, zstandard.ZstdDecompressor] = _local.codec
     return codec
 
@@ -46,7 +46,7 @@ def _unpack(tag: bytes, blob: bytes) -> bytes:
 
 
 def pack_ids(ids: Ids | list[int]) -> bytes:
-    """int32 little-endian, zstd level 3: about 1.6 bytes a token at 4k tokens."""
+    """int32 little-endian, zstd level 1: about 1.7 bytes a token at 4k tokens, in two thirds of the time of level 3."""
     return _pack(IDS, np.asarray(ids, dtype="<i4").tobytes())
 
 

@@ -12,7 +12,7 @@ from models.answer import Answer, ToolCall
 from models.names import unpaired
 from models.plan import admits
 from workers.providers.base import Ask
-from workers.providers.pieces import pieces
+from workers.providers.pieces import most_pieces, pieces
 from workers.providers.reading import END_OF_TURN
 
 MARKER = re.compile(r"<\|[A-Za-z0-9_]{2,40}\|>|<｜[^｜]{2,40}｜>|<(?:end|start)_of_turn>|\[(?:EOS|BOS|EOT|PAD)\]|</?think>")
@@ -21,7 +21,7 @@ OPENING = r"(?:<\|(?:im_|start_header|start\|)[a-z_]*|<start_of_turn>|<｜(?:Use
 NEXT_TURN = re.compile("(?:" + "|".join(map(re.escape, END_OF_TURN)) + r")\s*" + OPENING)
 NATIVE_ID = re.compile(r"functions\.[^:\s<>|]+:\d+")
 HINTS = {"<": ("|", "｜", "/", "s", "e", "t"), "[": ("E", "B", "P")}   # the first two signs of every marker
-SPECIALS = 4                  # tokens that may be billed and leave no text: think markers, end of turn
+SPECIALS = 4                  # tokens that may be billed and leave no text (think markers, end of turn); others have a byte
 LOOP_WINDOW, LOOP_RATIO = 8_192, 10.0
 PROMPT_SLACK = 0.10, 8        # relative, absolute
 CAP_SHARE = 0.95              # cut below this share of our own limit: somebody else's limit
@@ -141,7 +141,8 @@ def count_fits(ask: Ask, answer: Answer) -> bool:
     if answer.flags & {"extra_choices", "reasoning_hidden", "reasoning_conflict", "tool_calls_unreadable"}:
         return True
     text = f"{answer.reasoning or ''}\n{answer.content}\n{_call_text(answer.tool_calls)}"
-    return least_tokens(text) <= 1.1 * billed and billed <= most_tokens(text)
+    data, enough = text.encode("utf-8", "surrogatepass"), 1.1 * billed
+    return billed <= len(data) + SPECIALS and (most_pieces(data) <= enough or least_tokens(text) <= enough)
 
 
 def _call_text(calls: tuple[ToolCall, ...]) -> str:
@@ -154,11 +155,6 @@ def least_tokens(text: str) -> int:
     if _may_hold_markers(text):
         text, markers = MARKER.subn(" ", text)
     return markers + pieces(text.encode("utf-8", "surrogatepass"))
-
-
-def most_tokens(text: str) -> int:
-    """Every token but a special one has at least a byte."""
-    return len(text.encode("utf-8", "surrogatepass")) + SPECIALS
 
 
 def estimated_tokens(text: str) -> int:

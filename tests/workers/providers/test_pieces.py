@@ -5,7 +5,7 @@ import re
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from workers.providers.pieces import pieces
+from workers.providers.pieces import most_pieces, pieces
 from workers.providers.soundness import least_tokens
 
 PIECE = re.compile(r"[!-/:-@\[-`{-~]?[A-Za-z\u0080-\U0010ffff]+|[0-9]+|[!-/:-@\[-`{-~]+")
@@ -18,6 +18,13 @@ MARKERS = ("<|im_end|>", "<|tool_calls_section_begin|>", "<｜end▁of▁sentenc
 @example("((a. .b 12-ab3 _x__y é中 \ud800")
 def test_pieces_are_counted_as_the_expression_finds_them(text):
     assert pieces(text.encode("utf-8", "surrogatepass")) == len(PIECE.findall(text))
+
+
+@given(st.text(st.one_of(st.sampled_from("aZ09 .(<_\n\t\x00\x7f"), st.characters(exclude_categories=()))))
+@example("<think>a</think>[EOS]<|im_end|>b")
+def test_what_pieces_and_markers_can_be_at_most_is_never_less_than_they_are(text):
+    data = text.encode("utf-8", "surrogatepass")
+    assert most_pieces(data) >= max(pieces(data), least_tokens(text))
 
 
 @given(st.lists(st.one_of(st.sampled_from(MARKERS), st.text("ab1 ", max_size=3))))

@@ -49,6 +49,7 @@ class Outcome:
     bound: int
     unseen: int            # calls of the provider without an attempt in our ledger
     recovered_s: float
+    remark: str = ""
 
     @property
     def kept(self) -> bool:
@@ -58,7 +59,7 @@ class Outcome:
         bound = f" (at most {self.bound:,})" if self.bound else ""
         again = f"; works again after {self.recovered_s:.1f} s" if self.recovered_s else ""
         return (f"lost {self.lost}, doubled {self.duplicated}, different {self.different}; "
-                f"paid twice {self.paid_twice:,}{bound}, unseen {self.unseen}{again}")
+                f"paid twice {self.paid_twice:,}{bound}, unseen {self.unseen}{again}{'; ' * bool(self.remark)}{self.remark}")
 
 
 class Fleet:
@@ -69,6 +70,7 @@ class Fleet:
         self.simulator = Simulator(**{**BEHAVIOUR, **behaviour})
         self.twice = 0
         self.recovered_s = 0.0
+        self.remark = ""
         self._paused = threading.Event()
         self._over = threading.Event()
 
@@ -251,7 +253,7 @@ class Fleet:
             lost=len(expected.keys() - found.keys()), duplicated=len(rows) - len(found),
             different=sum(found[k] != v for k, v in expected.items() if k in found),
             paid_twice=self.simulator.summary()["paid_twice"], bound=self.twice, unseen=self.unseen(),
-            recovered_s=self.recovered_s)
+            recovered_s=self.recovered_s, remark=self.remark)
 
     def unseen(self) -> int:
         """Calls the provider served for a prompt beyond the attempts that our ledger has of it."""

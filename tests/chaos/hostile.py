@@ -39,7 +39,7 @@ class _Handler(BaseHTTPRequestHandler):
         prompt = body["messages"][-1]["content"]
         at = int(prompt.split()[1])
         bad, worse = self.hostile[at], self.hostile[-at - 1]
-        self.said[prompt] = bad
+        self.said[prompt] = json.loads(json.dumps(bad))     # on the wire two halves of a surrogate pair may meet
         self._reply({
             "id": bad, "model": worse, "provider": bad, "object": bad, "created": worse, "system_fingerprint": bad,
             "choices": [{"index": 0, "finish_reason": "stop", "native_finish_reason": worse, "logprobs": None,

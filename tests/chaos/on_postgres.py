@@ -2,12 +2,14 @@
 
 import signal
 import time
+from pathlib import Path
 from threading import Event, Thread
 
 import psycopg
 
 from tests.chaos.fleet import Fleet
 
+GROWTH_MB = 32      # of a worker that holds 200 answers of 2 kB while PostgreSQL is away
 
 def postgres_restarted(fleet: Fleet) -> None:
     with fleet.away("postgres", signal.SIGINT):
@@ -29,13 +31,26 @@ def postgres_killed(fleet: Fleet) -> None:
 
 
 def postgres_away(fleet: Fleet) -> None:
-    """No new call starts; what is answered meanwhile waits in the spool."""
+    """No new call starts; what is answered meanwhile waits in the spool, and the worker does not grow."""
+    [worker] = fleet.workers()
+    before_mb = memory_mb(worker)
     with fleet.away("postgres", signal.SIGINT):
         time.sleep(12)
         before = fleet.simulator.summary()["calls"] + fleet.in_flight
-        time.sleep(48)
+        grown_mb = 0.0
+        for _ in range(48):
+            time.sleep(1)
+            grown_mb = max(grown_mb, memory_mb(worker) - before_mb)
         assert fleet.simulator.summary()["calls"] <= before, "new calls without a claim"
+    assert grown_mb <= GROWTH_MB, f"the worker grew by {grown_mb:.0f} MB"
+    fleet.remark = f"the worker grew by {grown_mb:.0f} MB (at most {GROWTH_MB})"
     fleet.recovers()
+
+
+def memory_mb(pid: int) -> float:
+    """What a process has of its own: RSS without what it shares with files."""
+    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return int(fields["RssAnon"].split()[0]) / 1024
 
 
 def postgres_slow(fleet: Fleet) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 from tests.chaos.fleet import Fleet, until
 
 FAKETIME = next((str(p) for p in Path("/usr/lib").glob("*/faketime/libfaketime.so.1")), "")
+TWO_HOURS_AHEAD = {"LD_PRELOAD": FAKETIME, "FAKETIME": "+2h", "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+                   "PYTHONPATH": str(Path(__file__).parent / "clocks")}
 
 
 def kill_worker(fleet: Fleet) -> None:
@@ -86,7 +88,6 @@ def same_name_twice(fleet: Fleet) -> None:
     fleet.recovers()
     second.terminate()
     second.wait(60)
-
 
 
 def two_reapers(fleet: Fleet) -> None:

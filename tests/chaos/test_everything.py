@@ -19,7 +19,7 @@ def test_the_same_command_ends_with_the_same_rows(
     expected = undisturbed(ROWS)
     chance = random.Random(SEED)
     found = [killed_once(fleet(seed=SEED + i), chance.uniform(0.5, LATEST_S), expected) for i in range(moments)]
-    whole = Outcome(*(sum(getattr(o, name) for o in found) for name in Outcome.__slots__[:-1]),
+    whole = Outcome(*(sum(getattr(o, name) for o in found) for name in Outcome.__slots__[:6]),
                     recovered_s=max(o.recovered_s for o in found))
     note(f"everything: kill -9 at {moments} random moments", "the same command goes on; paid twice only what was in flight",
          whole)

@@ -80,8 +80,8 @@ class Run:
     stored: int = 0
     running: int = 0
     most: int = 0
-    full_until: float = 0.0     # share of the budget stored when nine in ten slots were last in use
-    _calls: set[asyncio.Task[None]] = field(default_factory=set)
+    full_until: float = 0.0     # share of the budget written, also in flight, when nine in ten slots were last in use
+    _calls: dict[asyncio.Task[None], tuple[float, float]] = field(default_factory=dict)     # begun at, tokens a second
 
     async def land(self) -> None:
         refresher = asyncio.create_task(self._refresh())
@@ -102,19 +102,24 @@ class Run:
         self.waiting.extendleft(reversed([i for i, claim in zip(wanted, got, strict=True) if claim is NO_ROOM]))
         for claim in taken:
             call = asyncio.create_task(self._call(claim))
-            self._calls.add(call)
-            call.add_done_callback(self._calls.discard)
+            call.add_done_callback(self._calls.pop)
+            self._calls[call] = time.monotonic(), TOKENS_PER_S * self._speed
         self.running += len(taken)
         self.most = max(self.most, self.running)
         if self.running >= 0.9 * self.slots:
-            self.full_until = self.stored / self.budget
+            now = time.monotonic()
+            self.full_until = (self.stored + sum((now - at) * rate for at, rate in self._calls.values())) / self.budget
         return len(taken)
+
+    @property
+    def _speed(self) -> float:
+        return self.speed * (self.shape.faster if self.stored > 0.5 * self.budget else 1.0)
 
     async def _call(self, claim: Claim) -> None:
         progress = self.stored / self.budget
         length = self.shape.length(self.dice) * (1 + (self.shape.drift - 1) * progress)
         tokens = round(min(claim.max_tokens, max(FEWEST, length)))
-        seconds = tokens / TOKENS_PER_S / self.speed / (self.shape.faster if progress > 0.5 else 1.0)
+        seconds = tokens / TOKENS_PER_S / self._speed
         if self.dice.random() < self.lost:
             await asyncio.sleep(seconds / 2)
             await perform(self.engine, settlements.settle, [_lost(claim, tokens // 2)])
@@ -178,9 +183,10 @@ def shown(found: Sequence[Landed]) -> str:
     for landed in found:
         groups.setdefault((landed.case, landed.shape), []).append(landed)
     return table(["budget / in flight", "lengths", "seeds", "landed at %: least", "mean", "most", "outside 99 to 101",
-                  "most in flight"], [
+                  "most in flight", "full until %"], [
         [case, shape, len(g), f"{100 * min(x.share for x in g):.2f}", f"{100 * sum(x.share for x in g) / len(g):.2f}",
-         f"{100 * max(x.share for x in g):.2f}", sum(not 0.99 <= x.share <= 1.01 for x in g), max(x.most for x in g)]
+         f"{100 * max(x.share for x in g):.2f}", sum(not 0.99 <= x.share <= 1.01 for x in g), max(x.most for x in g),
+         f"{100 * min(x.full_until for x in g):.0f}"]
         for (case, shape), g in groups.items()])
 
 

@@ -60,6 +60,7 @@ def flower(
     show_text: Annotated[bool, typer.Option("--show-text", help="show how prompts of failed samples end")] = False,
 ) -> None:
     """Flower with datasets, requeue, workers, tasks and queues. The user is draftmill; `status` shows the password."""
+    os.nice(5)      # where cores are short, workers go first
     from ops.flower import serve
 
     serve(settings_of(home), address=address, read_only=read_only, show_text=show_text)

@@ -123,6 +123,8 @@ def test_ids_and_bytes_are_one_to_one(model):
 def test_kimi_knows_its_markers(kimi):
     added = kimi.vocabulary.added
     assert (added["<|im_end|>"], added["<think>"], added["</think>"]) == (163586, 163606, 163607)
+    assert kimi.vocabulary.size == 163_840
+    assert 163586 in kimi.end_ids
     assert len(added) == 256
     assert kimi.vocabulary.decode([163606, 163586], hidden=False) == b"<think>"
 

@@ -49,7 +49,7 @@ FAMILIES = {
     "account_waiting": Family("calls that wait for a slot of an account", ("account",)),
     "account_paused": Family("1 with the reason for which an account is paused", ("account", "reason")),
     "worker_heartbeat_age_seconds": Family("since a worker beat last, on the database's clock", WORKER),
-    "worker_in_flight": Family("samples in the hands of a worker", WORKER),
+    "worker_in_flight": Family("calls of a worker in flight", WORKER),
     "worker_concurrency": Family("samples that a worker may have in hand", WORKER),
     "worker_spool": Family("settlements that wait on a worker's disk for the database", WORKER),
     "worker_loop_lag_seconds": Family("how late a worker's loop was at its last beat", WORKER),

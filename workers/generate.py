@@ -8,6 +8,8 @@ Nothing is asked without a committed claim, and whatever was asked is settled: a
 import asyncio
 import random
 from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from time import monotonic
 from typing import Any, Protocol
@@ -33,7 +35,7 @@ SLOT_WAIT_S = 120.0            # then the hint ends; the reaper sends another
 PROBE_EVERY_S = 20.0
 ROOM_WAIT_S, ROOM_PAUSE_S = 30.0, (0.2, 0.6)
 WAITERS = 16                   # hints per dataset and worker that wait for room in its budget
-NO_ROOM_NOW, STOPPED = "no_room", "shutdown"
+NO_ROOM_NOW, NO_SLOT, STOPPED = "no_room", "no_slot", "shutdown"
 ANSWERED = {"provider_bad_request", "empty_completion", "no_choices", "no_message", "bad_schema"}   # by somebody who is there
 
 
@@ -43,6 +45,7 @@ class Mill(Protocol):
     ledger: Ledger
     rebuilder: Rebuilder
     waiting: "Waiting"
+    places: asyncio.Semaphore   # calls in flight
     calls: dict[int, Work]      # by sample
 
     def dataset(self, name: str) -> Dataset | None: ...
@@ -94,12 +97,38 @@ class Waiting:
 
 
 async def _once(mill: Mill, sample_id: int, dataset_name: str) -> str:
+    async with _place(mill.places) as free:
+        called = await _claimed(mill, sample_id, dataset_name) if free else NO_SLOT
+    if isinstance(called, str):
+        return called
+    work, exchange, verdict = called
+    await _through(_finish(mill, work, exchange, verdict))
+    return verdict.code
+
+
+@asynccontextmanager
+async def _place(places: asyncio.Semaphore) -> AsyncIterator[bool]:
+    """One of the process's calls in flight; False when none ended in time."""
+    try:
+        async with asyncio.timeout(SLOT_WAIT_S):
+            await places.acquire()
+    except TimeoutError:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        places.release()
+
+
+async def _claimed(mill: Mill, sample_id: int, dataset_name: str) -> "str | tuple[Work, Exchange, Verdict]":
+    """The call and what it means, or the code of why there was none."""
     dataset = mill.dataset(dataset_name)
     if dataset is None or dataset.state is DatasetState.CLOSED:
         return "closed"
     endpoint = await mill.endpoint(dataset, sample_id)
     if mill.crowded(endpoint) or not await endpoint.limiter.acquire(SLOT_WAIT_S):
-        return "no_slot"
+        return NO_SLOT
     outcome = Outcome.NONE
     try:
         claim = await mill.ledger.claim(sample_id, endpoint.name)
@@ -111,10 +140,9 @@ async def _once(mill: Mill, sample_id: int, dataset_name: str) -> str:
             return await _failed(mill, dataset, claim, error)
         verdict = _judged(work, exchange)
         outcome = _outcome(verdict)
+        return work, exchange, verdict
     finally:
         endpoint.limiter.release(outcome)
-    await _through(_finish(mill, work, exchange, verdict))
-    return verdict.code
 
 
 async def _failed(mill: Mill, dataset: Dataset, claim: Claim, error: Exception) -> str:

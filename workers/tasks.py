@@ -44,6 +44,7 @@ log = structlog.get_logger()
 LOOK_EVERY_S = 1.5
 CALIBRATIONS_EVERY_S = 30.0
 BILLS_EVERY_S = 1.0
+SPARE_OF = 32               # a slot of the pool more for so many calls in flight
 UNWANTED = (Closed.BUDGET, Closed.MONEY, Closed.WASTE)     # what is still to come of a dataset closed for these
 
 
@@ -58,7 +59,7 @@ class Worker:
         self._datasets: dict[str, Dataset] = {}
         self._endpoints: dict[str, Endpoint] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._in_flight = 0
+        self.places = asyncio.Semaphore(concurrency)
         self.calls: dict[int, Work] = {}
         self.waiting = Waiting(max(1, min(WAITERS, concurrency // 8)))   # of a small lane they would take all slots
         self._lag_s = 0.0
@@ -132,12 +133,8 @@ class Worker:
                 if d.state is DatasetState.OPEN and d.plan.profile in self.rebuilder.opened}
 
     async def generate(self, sample_id: int, dataset: str, lane: str) -> None:
-        self._in_flight += 1
-        try:
-            code = await generate(self, sample_id, dataset)
-            log.debug("sample", sample=sample_id, dataset=dataset, lane=lane, code=code)
-        finally:
-            self._in_flight -= 1
+        code = await generate(self, sample_id, dataset)
+        log.debug("sample", sample=sample_id, dataset=dataset, lane=lane, code=code)
 
     # -- what the story asks for ---------------------------------------------------------------------------------------
 
@@ -226,7 +223,7 @@ class Worker:
         """In the heartbeat's thread."""
         facts = {"lag_ms": round(self._lag_s * 1000), "token_wait_ms": round(self.rebuilder.wait_s * 1000),
                  "spool": self._spool.waiting, "fenced": self.ledger.fenced, "away": self.ledger.away}
-        return sweeps.beat(connection, self.id, self._in_flight, facts)
+        return sweeps.beat(connection, self.id, len(self.calls), facts)
 
     async def _tend(self) -> None:
         self._heart.lives()
@@ -256,4 +253,5 @@ def work(settings: Settings, lane: Lane, concurrency: int, name: str) -> int:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))    # a connection per request in flight
     worker = Worker(settings, lane, concurrency, name)
-    return run_worker(settings, lane, concurrency, name, worker.generate, worker.life())
+    # While one sample's row is written, and its next hint comes, another is asked already.
+    return run_worker(settings, lane, concurrency + concurrency // SPARE_OF, name, worker.generate, worker.life())

@@ -76,6 +76,7 @@ class Mill:
     def __init__(self, hand: Hand, ledger: Ledger, rebuilder: Rebuilder, endpoint: Endpoint, limit: Open, lane: Lane) -> None:
         self.hand, self.ledger, self.rebuilder, self.limit, self.lane = hand, ledger, rebuilder, limit, lane
         self.waiting, self.calls, self.closed = Waiting(4), dict[int, Work](), ""
+        self.places = asyncio.Semaphore(64)
         self._endpoint, self._known = endpoint, dict[str, Dataset]()
 
     def dataset(self, name: str) -> Dataset | None:

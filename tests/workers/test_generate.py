@@ -1,5 +1,6 @@
 """The story of a sample against a server whose replies are written here, with the real ledger in PostgreSQL."""
 
+import asyncio
 import gzip
 import json
 from typing import Any
@@ -15,6 +16,7 @@ from tests.hand import Hand
 from tests.workers.mill import HOSTS, USAGE, Mill, answers, reply
 from tests.workers.providers.conftest import Scripted
 from tests.workers.replies import TEXT
+from workers import generate
 
 # -- text
 
@@ -109,6 +111,46 @@ async def test_each_sample_is_asked_with_its_own_draw_and_keeps_it(hand: Hand, s
     assert [stored[i]["temperature"] for i in ids] == [sent[f"Question {n}"] for n in range(24)]
     assert set(sent.values()) == {0.2, 1.0}
     assert {s["top_p"] for s in stored.values()} == {0.9}
+
+
+# -- places
+
+async def test_a_process_has_no_more_calls_in_flight_than_places_and_a_call_leaves_its_own_before_its_row_is_written(
+        hand: Hand, server: Scripted, mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_flight, most, asked, written = 0, 0, asyncio.Semaphore(0), asyncio.Event()
+
+    async def slow(_: web.Request) -> web.Response:
+        nonlocal in_flight, most
+        in_flight += 1
+        most = max(most, in_flight)
+        await asyncio.sleep(0.02)
+        in_flight -= 1
+        asked.release()
+        return web.json_response(reply(content=TEXT))
+
+    async def stored(*_: Any) -> Any:
+        await written.wait()
+        raise AssertionError("not of interest")
+    answers(server, slow)
+    mill.places = asyncio.Semaphore(2)
+    monkeypatch.setattr(mill.rebuilder, "stored", stored)
+    ids = await mill.put([f"Question {i}" for i in range(6)])
+    running = asyncio.ensure_future(mill.run(*ids))
+    async with asyncio.timeout(20):
+        for _ in ids:                   # all are asked though not one row is written
+            await asked.acquire()
+    written.set()
+    await running
+    assert most == 2
+
+
+async def test_a_hint_that_finds_no_place_ends_and_claims_nothing(
+        hand: Hand, server: Scripted, mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate, "SLOT_WAIT_S", 0.05)
+    mill.places = asyncio.Semaphore(0)
+    [sample] = await mill.put(["one"])
+    assert await mill.run(sample) == ["no_slot"]
+    assert await mill.attempts() == []
 
 
 # -- pauses

@@ -81,4 +81,7 @@ def redis_junk(fleet: Fleet) -> None:
         for key in [*queues, b"draftmill:short.B1"]:
             client.lpush(key, *JUNK)
             client.rpush(key, *JUNK)
+    fleet.answered(fleet.rows // 2)
+    [(lives,)] = fleet.query("select count(*) from worker where lane = 0")
+    assert lives <= 2, "more than one restart"
     fleet.recovers()

@@ -4,6 +4,7 @@ import signal
 import time
 from pathlib import Path
 
+from models.store.sweeps import REAPER_LOCK
 from tests.chaos.fleet import Fleet, until
 
 FAKETIME = next((str(p) for p in Path("/usr/lib").glob("*/faketime/libfaketime.so.1")), "")
@@ -95,10 +96,13 @@ def two_reapers(fleet: Fleet) -> None:
     [leader] = fleet.rig.pids("ops reaper")
     second = fleet.spawn("-m", "ops", "reaper")
     time.sleep(3)
+    holds = f"select pid from pg_locks where locktype = 'advisory' and objid = {REAPER_LOCK} and granted"  # noqa: S608
+    before = fleet.query(holds)
     fleet.send(signal.SIGSTOP, leader)
     with fleet.redis() as client:
         client.flushall()
     assert fleet.kill("ops worker", "short") == 1
+    until(lambda: fleet.query(holds) not in ([], before), 30, "another that leads")
     fleet.recovers()
     fleet.send(signal.SIGCONT, leader)
     fleet.recovers()

@@ -81,11 +81,11 @@ class Worker:
         self.rebuilder = Rebuilder(self._hands, self._settings.token_threads, self._settings.home)
         self.ledger = Ledger(self._engine, self.id, self._lane, self._spool)
         self.ledger.start()
-        await self._bury_predecessors()
-        await self._look()
         self._loop = asyncio.get_running_loop()
         self._heart = Heartbeat(self._database_url, self._settings.heartbeat_s, self._beat, self._declared_dead)
-        self._heart.start()
+        self._heart.start()             # to replay a spool and to open a vocabulary may take longer than a life
+        await self._bury_predecessors()
+        await self._look()
         for every_s, duty in ((LOOK_EVERY_S, self._look), (self._settings.heartbeat_s, self._tend),
                               (BILLS_EVERY_S, self._collect)):
             self._tasks.append(asyncio.create_task(self._again(every_s, duty)))
@@ -223,7 +223,8 @@ class Worker:
         """In the heartbeat's thread."""
         facts = {"lag_ms": round(self._lag_s * 1000), "token_wait_ms": round(self.rebuilder.wait_s * 1000),
                  "spool": self._spool.waiting, "fenced": self.ledger.fenced, "away": self.ledger.away}
-        return sweeps.beat(connection, self.id, len(self.calls), facts)
+        self._beaten = self.id
+        return sweeps.beat(connection, self._beaten, len(self.calls), facts)
 
     async def _tend(self) -> None:
         self._heart.lives()
@@ -231,11 +232,11 @@ class Worker:
 
     def _declared_dead(self) -> None:
         """In the heartbeat's thread."""
-        self._loop.call_soon_threadsafe(self._rejoin_once)
+        self._loop.call_soon_threadsafe(self._rejoin_once, self._beaten)
 
-    def _rejoin_once(self) -> None:
-        if self._rejoining is None or self._rejoining.done():
-            self._rejoining = asyncio.create_task(self._rejoin(self.id))
+    def _rejoin_once(self, dead: int) -> None:
+        if dead == self.id and (self._rejoining is None or self._rejoining.done()):
+            self._rejoining = asyncio.create_task(self._rejoin(dead))
 
     async def _rejoin(self, dead: int) -> None:
         """Its samples are queued again: late answers are refused by their fences, their cost is booked, and new claims are
@@ -245,6 +246,7 @@ class Worker:
         with suppress(StoreError):      # else the next beat tells it again
             self.id = await self._join()
             self.ledger.rejoin(self.id)
+            self._hands.rejoin(self.id)
 
 
 def work(settings: Settings, lane: Lane, concurrency: int, name: str) -> int:

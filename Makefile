@@ -30,7 +30,7 @@ test-full: setup  ## whole runs of full size: more than an hour on two quiet cor
 	$(BIN)/pytest -m full
 
 chaos: setup  ## break a fleet in every way docs/reliability.md lists, and write its table anew: make chaos [SEED=N]
-	CHAOS_TABLE=docs/reliability.md SEED=$(SEED) $(BIN)/pytest -n 3 --dist load -m slow tests/chaos
+	CHAOS_TABLE=docs/reliability.md SEED=$(SEED) $(BIN)/pytest -n 3 --dist worksteal -m slow tests/chaos
 
 check: setup  ## style, types, import rules
 	$(BIN)/ruff check .

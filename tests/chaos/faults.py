@@ -28,7 +28,8 @@ class Fault:
 FAULTS = [
     Fault("worker: kill -9", "paid twice only what was in flight", on_workers.kill_worker, quick=True),
     Fault("worker: kill -9, five times with 2,000 in flight", "paid twice only what was in flight",
-          on_workers.kill_worker_five_times, rows=14_000, in_flight=2_000, behaviour={"min_length": 400, "max_length": 600}),
+          on_workers.kill_worker_five_times, rows=10_000, in_flight=2_000,
+          behaviour={"min_length": 200, "max_length": 300, "tokens_per_s": 25}),
     Fault("worker: SIGTERM, answers longer than the grace", "claims are released at once", on_workers.stop_worker,
           behaviour={"tokens_per_s": 15}),
     Fault("worker: SIGTERM, answers shorter than the grace", "nothing is paid twice", on_workers.stop_worker_kindly,

@@ -71,9 +71,10 @@ class Rig:
         return self.log.read_bytes()[-n:].decode("utf-8", "replace") if self.log.exists() else ""
 
     def stop(self, timeout_s: float = 90) -> None:
-        """As Ctrl-C does."""
+        """As Ctrl-C does; as `kill` does where a shell lets its jobs in the background ignore Ctrl-C."""
         if self.process and self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
+            ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+            self.process.send_signal(signal.SIGTERM if ignored else signal.SIGINT)
             self.process.wait(timeout_s)
 
     def pids(self, *words: str) -> list[int]:

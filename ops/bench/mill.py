@@ -1,6 +1,7 @@
 """A whole run against a simulator, watched: what is in flight as the server counts it, CPU and memory of every part."""
 
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -93,7 +94,8 @@ def folder() -> Iterator[Path]:
 
 @contextmanager
 def running(load: Load) -> Iterator[Mill]:
-    """From the start of the command; everything it started is killed at the end."""
+    """From the start of the command; everything it started is killed at the end, also where a bench is told to stop."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with folder() as place:
         rig, options = Rig(place), dict[str, Any](load.simulator)
         if load.needs_vocabulary:

@@ -24,7 +24,7 @@ def measure(workers: int) -> Scaled:
     load = Load(slots, 0, {"B1": int(slots * (3 + 2 * WATCHED_S / ANSWER_S))}, (ANSWER_S, ANSWER_S), "kimi-k2.5",
                 short_workers=workers)
     with running(load) as mill:
-        mill.wait_full(0.9)
+        mill.filled(0.9)
         sleep(ANSWER_S)
         before, taken = mill.mark(), _calls(mill.rig.query("select worker_id, count(*) from attempt group by 1"))
         sleep(WATCHED_S)
@@ -50,7 +50,7 @@ def fairness(datasets: int = 40, slots: int = 400) -> str:
     """One dataset is thirty times as large as the others."""
     rows = {f"D{n:02}": 6_000 if n == 0 else 200 for n in range(datasets)}
     with running(Load(slots, 0, rows, (4.0, 8.0), tokens=300)) as mill:
-        mill.wait_full(0.9)
+        mill.filled(0.9)
         shares = list[list[int]]()
         for _ in range(5):
             sleep(2.0)

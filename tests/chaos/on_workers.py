@@ -99,10 +99,12 @@ def two_reapers(fleet: Fleet) -> None:
     holds = f"select pid from pg_locks where locktype = 'advisory' and objid = {REAPER_LOCK} and granted"  # noqa: S608
     before = fleet.query(holds)
     fleet.send(signal.SIGSTOP, leader)
+    frozen = time.monotonic()
     with fleet.redis() as client:
         client.flushall()
     assert fleet.kill("ops worker", "short") == 1
     until(lambda: fleet.query(holds) not in ([], before), 30, "another that leads")
+    fleet.remark = f"another leads after {time.monotonic() - frozen:.0f} s"
     fleet.recovers()
     fleet.send(signal.SIGCONT, leader)
     fleet.recovers()

@@ -13,6 +13,8 @@ _lines: dict[str, str] = {}
 
 
 def note(name: str, promise: str, measured: Outcome | str) -> None:
+    if isinstance(measured, Outcome) and not measured.kept:
+        measured = f"**broken**: {measured}"
     _lines[name] = f"| {name} | {promise} | {measured} |"
 
 

@@ -54,7 +54,11 @@ class Proxy:
         if not self._open:
             writer.transport.abort()
             return
-        there_reader, there = await asyncio.open_connection(self._target.hostname, self._target.port)
+        try:
+            there_reader, there = await asyncio.open_connection(self._target.hostname, self._target.port)
+        except OSError:                 # the service is away
+            writer.transport.abort()
+            return
         self._writers |= {writer, there}
         lost = asyncio.Event()
         try:

@@ -13,7 +13,6 @@ import zlib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import cache, lru_cache
-from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
 import aiohttp
@@ -88,10 +87,8 @@ class Door:
         self._slots = asyncio.Semaphore(max_connections)
         self._live: set[Call] = set()
         context = _tls()
-        transport = AiohttpTransport(verify=context, client=lambda: _session(context, max_connections))
-        self._client = httpx.AsyncClient(
-            transport=transport, follow_redirects=False, trust_env=False,
-            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])))
+        # A transport alone: a client around it adds redirects, cookies and proxies, none of which are wanted, and CPU.
+        self._transport = AiohttpTransport(verify=context, client=lambda: _session(context, max_connections))
 
     def __repr__(self) -> str:
         return f"Door({self.base_url!r}, {len(self._live)} of {self._max} in flight)"
@@ -114,7 +111,7 @@ class Door:
         return len(calls)
 
     async def aclose(self) -> None:
-        await self._client.aclose()
+        await self._transport.aclose()
 
     async def _send(self, method: str, path: str, content: bytes | None, call: Call, gather: stream.Gather | None) -> Exchange:
         exchange = Exchange(streamed=gather is not None)
@@ -122,11 +119,10 @@ class Door:
         with _translated(exchange, call):
             headers = self._headers(gather is not None)
             async with self._slot(call):
-                request = self._client.build_request(
-                    method, self._url(path), content=content, headers=headers,
-                    timeout=httpx.Timeout(None, connect=call.limits.connect_s, pool=2 * call.limits.connect_s))
+                waits = {"connect": call.limits.connect_s, "pool": 2 * call.limits.connect_s}
+                request = httpx.Request(method, self._url(path), headers=headers, content=content, extensions={"timeout": waits})
                 call.sent = True
-                response = await self._client.send(request, stream=True)
+                response = await self._transport.handle_async_request(request)
                 try:
                     _head(exchange, response, time.monotonic() - started)
                     await _body(exchange, response, call, gather)

@@ -99,12 +99,9 @@ def note() -> Callable[..., None]:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """A selection replaces its own lines alone."""
-    if not hasattr(session.config, "workerinput") and not session.config.option.keyword:
+    whole = not session.config.option.keyword and all(Path(argument).is_dir() for argument in session.config.args)
+    if whole and not hasattr(session.config, "workerinput"):
         table.clear()
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    table.write()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -9,22 +9,17 @@ from tests.chaos.fleet import Outcome
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 HEAD = ["| fault | promise | measured |", "|---|---|---|"]
-_lines: dict[str, str] = {}
 
 
 def note(name: str, promise: str, measured: Outcome | str) -> None:
+    """At once: what was measured stays, also when the suite is cut off."""
     if isinstance(measured, Outcome) and not measured.kept:
         measured = f"**broken**: {measured}"
-    _lines[name] = f"| {name} | {promise} | {measured} |"
+    _rewrite(lambda before: {**before, name: f"| {name} | {promise} | {measured} |"})
 
 
 def clear() -> None:
     _rewrite(lambda _: {})
-
-
-def write() -> None:
-    if _lines:
-        _rewrite(lambda before: {**before, **_lines})
 
 
 def _rewrite(change: Callable[[dict[str, str]], dict[str, str]]) -> None:

@@ -144,7 +144,7 @@ async def test_a_source_that_is_away_is_told_and_its_old_values_are_not(database
 
 
 def test_a_source_that_does_not_answer_holds_up_the_others_for_the_deadline_alone(database: str, redis_url: str) -> None:
-    with metering(database, redis_url, deadline_s=0.5, fresh_s=0) as meter:
+    with metering(database, redis_url, deadline_s=2, fresh_s=0) as meter:
         answer, reads = threading.Event(), []
         [slow] = [s for s in meter._sources if s.name == "redis"]
 

@@ -68,10 +68,11 @@ def shown(found: list[Held]) -> str:
 
 
 def shown_cost(found: list[Held]) -> str:
-    head = ["profile", "in flight", "samples", "workers ms", "PostgreSQL ms", "Redis ms", "simulator ms", "most loop lag ms",
+    head = ["answers take", "profile", "in flight", "samples", "samples/s", "workers ms", "PostgreSQL ms", "Redis ms", "simulator ms", "most loop lag ms",
             "token wait ms"]
     return table(head, [[
-        h.load.profile, h.load.short + h.load.long, h.samples, h.cpu_ms["short"] + h.cpu_ms["long"], h.cpu_ms["PostgreSQL"],
+        f"{h.load.latency[0]:g} to {h.load.latency[1]:g} s", h.load.profile, h.load.short + h.load.long, h.samples, h.per_s,
+        h.cpu_ms["short"] + h.cpu_ms["long"], h.cpu_ms["PostgreSQL"],
         h.cpu_ms["Redis"], h.cpu_ms["simulator"], h.lag_ms, h.token_wait_ms] for h in found])
 
 

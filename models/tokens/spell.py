@@ -9,6 +9,7 @@ import numpy as np
 from models.blob import Ids
 from models.tokens.vocabulary import Vocabulary
 
+NO_IDS: Ids = np.empty(0, np.int32)
 BETWEEN_WORDS = re.compile("[a-z](?= [a-z])")   # every pre-tokenizer known here cuts there
 
 
@@ -28,7 +29,7 @@ class Speller:
     """Encodes each text once per answer; white space tried at an edge re-encodes only the words beside it."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self.vocabulary, self.known = vocabulary, {"": np.empty(0, np.int32)}
+        self.vocabulary, self.known = vocabulary, {"": NO_IDS}
         self.ends = dict[str, tuple[str, str, str] | None]()
 
     def ids(self, run: Run) -> Ids:

@@ -8,11 +8,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ops.bench.mill import VOCABULARIES, Load, Mark, Mill, per_sample, running
+from ops.bench.mill import FULL_WITHIN_S, VOCABULARIES, Load, Mark, Mill, per_sample, running
 from ops.bench.report import table
 
 LANE = {"short": 2_000, "long": 500}
-FULL_WITHIN_S = 45
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ class Held:
 def measure(load: Load, seconds: float) -> Held:
     """seconds: how long it is watched once it is full, or after FULL_WITHIN_S if it never is."""
     with running(load) as mill:
-        mill.filled(0.99, FULL_WITHIN_S)
+        mill.filled(0.99)
         before = mill.mark()
         counts, lags, waits = _watched(mill, seconds)
         after = mill.mark()

@@ -14,6 +14,7 @@ from ops.bench.rig import Rig
 from ops.bench.usage import Usage, usage
 from ops.simulator.process import Simulator
 
+FULL_WITHIN_S = 45.0     # or it never will be
 VOCABULARIES = Path(__file__).parents[3] / "shared" / "tokenizers"
 # The command itself names its workers too, and everything descends from it.
 PARTS = {"short": ("ops worker short",), "long": ("ops worker long",), "PostgreSQL": ("postgres", " -D "), "Redis": ("valkey",)}
@@ -71,7 +72,7 @@ class Mill:
         """By worker, what it last told of itself: lag_ms (of its event loop), token_wait_ms, ..."""
         return dict(self.rig.query("select name, facts from worker where stopped_at is null and died_at is null"))
 
-    def filled(self, share: float = 0.99, deadline_s: float = 45) -> bool:
+    def filled(self, share: float = 0.99, deadline_s: float = FULL_WITHIN_S) -> bool:
         """Whether so much of what was asked for came to be in flight; AssertionError when nothing ever was."""
         wanted = share * (self.load.short + self.load.long)
         try:

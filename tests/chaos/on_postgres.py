@@ -11,6 +11,7 @@ from tests.chaos.fleet import Fleet
 
 GROWTH_MB = 32      # of a worker that holds 200 answers of 2 kB while PostgreSQL is away
 
+
 def postgres_restarted(fleet: Fleet) -> None:
     with fleet.away("postgres", signal.SIGINT):
         pass

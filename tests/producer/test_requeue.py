@@ -2,19 +2,12 @@
 
 import pytest
 
-from models.base import connect, connect_async
+from models.base import connect
 from models.errors import SettingsError
 from models.states import Closed, Event, Lane, State
 from models.store import datasets
 from producer.requeue import Wish, requeue, undo
-from tests.hand import LONG_MAX, SHORT_MAX, Hand, done, ended, stored
-
-
-@pytest.fixture
-async def store(database):
-    engine = connect_async(database)
-    yield Hand(engine)
-    await engine.dispose()
+from tests.hand import LONG_MAX, SHORT_MAX, done, ended, stored
 
 
 @pytest.fixture

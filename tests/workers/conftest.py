@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from models.base import connect_async
 from models.hint import Hints, queue_of
 from models.states import Lane
 from ops.valkey import Valkey
@@ -181,19 +180,12 @@ def waiting():
 
 
 @pytest.fixture
-async def hand(database: str) -> AsyncIterator[Hand]:
-    engine = connect_async(database)
-    yield Hand(engine)
-    await engine.dispose()
-
-
-@pytest.fixture
 async def server() -> AsyncIterator[Scripted]:
     async with serving() as scripted:
         yield scripted
 
 
 @pytest.fixture
-async def mill(hand: Hand, server: Scripted, tmp_path: Path) -> AsyncIterator[Mill]:
-    async with milling(hand, tmp_path, server.url) as one:
+async def mill(store: Hand, server: Scripted, tmp_path: Path) -> AsyncIterator[Mill]:
+    async with milling(store, tmp_path, server.url) as one:
         yield one

@@ -1,11 +1,10 @@
 """What a lost call cost is found in its provider's books, whoever made the call, and the ledger is mended by it."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from models.base import connect_async
 from models.states import Event
 from models.store.bills import Unbilled
 from tests.hand import Hand, ended
@@ -27,13 +26,6 @@ class Books(OpenRouter):
     async def generation(self, generation_id: str) -> dict[str, Any]:
         self.asked.append(generation_id)
         return dict(self.pages.get(generation_id, {}))
-
-
-@pytest.fixture
-async def store(database: str) -> AsyncIterator[Hand]:
-    engine = connect_async(database)
-    yield Hand(engine)
-    await engine.dispose()
 
 
 async def lost(store: Hand, *names: str) -> None:

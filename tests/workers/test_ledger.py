@@ -3,7 +3,6 @@
 import asyncio
 import json
 import signal
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -12,20 +11,13 @@ from models import blob
 from models.base import connect_async, perform
 from models.states import Event, Lane, State
 from models.store import claims, settlements, sweeps
-from tests.hand import Hand, done, ended, stored
+from tests.hand import done, ended, stored
 from tests.proxy import Proxy
 from workers import ledger as room
 from workers.ledger import MOST, NO_ROOM, Batcher, Ledger
 from workers.spool import Spool, orphaned
 
 PATIENCE_S = 20.0
-
-
-@pytest.fixture
-async def store(database: str) -> AsyncIterator[Hand]:
-    engine = connect_async(database)
-    yield Hand(engine)
-    await engine.dispose()
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ Heard = Callable[..., Awaitable[None]]
 
 
 @pytest.fixture
-async def long_mill(hand: Hand, server: Scripted, tmp_path: Path) -> AsyncIterator[Mill]:
-    async with milling(hand, tmp_path, server.url, lane=Lane.LONG) as one:
+async def long_mill(store: Hand, server: Scripted, tmp_path: Path) -> AsyncIterator[Mill]:
+    async with milling(store, tmp_path, server.url, lane=Lane.LONG) as one:
         yield one
 
 
@@ -82,7 +82,7 @@ async def test_the_short_lane_does_not_stream_unless_told(server: Scripted, mill
 
 
 async def test_a_stop_hangs_up_and_books_what_had_come_under_its_generation(
-        hand: Hand, server: Scripted, long_mill: Mill, heard: Heard) -> None:
+        store: Hand, server: Scripted, long_mill: Mill, heard: Heard) -> None:
     stalls(server, CANCELS, PART)
     [sample] = await long_mill.put(["Why?"])
     running = asyncio.create_task(long_mill.run(sample))
@@ -96,13 +96,13 @@ async def test_a_stop_hangs_up_and_books_what_had_come_under_its_generation(
     assert (attempt.action, attempt.code, attempt.basis, attempt.generation_id) == ("release", "shutdown", "estimate", "gen-8")
     assert 5 <= attempt.completion_tokens <= 30
     assert attempt.bill_at is not None      # the books are asked for what it came to
-    assert tuple(await hand.one("select state, burnt, possibly_paid from sample")) == (0, 0, 0)
+    assert tuple(await store.one("select state, burnt, possibly_paid from sample")) == (0, 0, 0)
     assert long_mill.limit.outcomes == [Outcome.NONE]
     assert not long_mill.calls
-    await hand.check_counters()
+    await store.check_counters()
 
 
-async def test_a_call_that_cannot_be_left_is_booked_in_full_when_it_is_stopped(hand: Hand, server: Scripted, mill: Mill) -> None:
+async def test_a_call_that_cannot_be_left_is_booked_in_full_when_it_is_stopped(store: Hand, server: Scripted, mill: Mill) -> None:
     async def silent(_: web.Request) -> web.StreamResponse:
         await asyncio.sleep(60)
         return web.Response()
@@ -120,7 +120,7 @@ async def test_a_call_that_cannot_be_left_is_booked_in_full_when_it_is_stopped(h
 
 
 async def test_an_answer_that_was_whole_when_its_connection_was_stopped_is_stored(
-        hand: Hand, server: Scripted, long_mill: Mill, heard: Heard) -> None:
+        store: Hand, server: Scripted, long_mill: Mill, heard: Heard) -> None:
     stalls(server, CANCELS, PART, json.dumps(piece("stop", content="")).encode(), json.dumps(LAST).encode())
     [sample] = await long_mill.put(["Why?"])
     running = asyncio.create_task(long_mill.run(sample))
@@ -128,12 +128,12 @@ async def test_an_answer_that_was_whole_when_its_connection_was_stopped_is_store
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert tuple(await hand.one("select state, reason from sample")) == (2, None)
-    await hand.check_counters()
+    assert tuple(await store.one("select state, reason from sample")) == (2, None)
+    await store.check_counters()
 
 
 async def test_only_streams_whose_bill_ends_are_hung_up_when_a_dataset_may_pay_no_more(
-        hand: Hand, server: Scripted, long_mill: Mill, heard: Heard) -> None:
+        store: Hand, server: Scripted, long_mill: Mill, heard: Heard) -> None:
     stalls(server, CANCELS, PART)
     [sample] = await long_mill.put(["Why?"])
     running = asyncio.create_task(long_mill.run(sample))
@@ -144,4 +144,4 @@ async def test_only_streams_whose_bill_ends_are_hung_up_when_a_dataset_may_pay_n
     assert await running == ["cancelled"]
     [attempt] = await long_mill.attempts()
     assert (attempt.action, attempt.generation_id) == ("snooze", "gen-8")
-    assert tuple(await hand.one("select state, burnt from sample")) == (0, 0)
+    assert tuple(await store.one("select state, burnt from sample")) == (0, 0)

@@ -3,22 +3,13 @@
 import asyncio
 
 import pytest
-from sqlalchemy import text
 
-from models.base import connect_async, perform
 from models.settings import Settings
 from models.states import Lane
 from models.store import sweeps
 from workers.tasks import Worker
 
 PATIENCE_S = 30.0
-
-
-@pytest.fixture
-async def engine(database):
-    engine = connect_async(database, worker=False)
-    yield engine
-    await engine.dispose()
 
 
 @pytest.fixture
@@ -33,18 +24,16 @@ async def until(truth):
             await asyncio.sleep(0.02)
 
 
-async def workers(engine):
+async def workers(store):
     """id -> (whether it has beaten since it joined, whether it counts as dead)"""
-    async with engine.connect() as connection:
-        rows = await connection.execute(text(
-            "select id, heartbeat_at > started_at as beats, died_at is not null as dead from worker"))
-        return {row.id: (row.beats, row.dead) for row in rows}
+    rows = await store.all("select id, heartbeat_at > started_at as beats, died_at is not null as dead from worker")
+    return {row.id: (row.beats, row.dead) for row in rows}
 
 
-async def test_a_worker_that_was_declared_dead_goes_on_once_under_one_new_name(engine, worker, tmp_path):
+async def test_a_worker_that_was_declared_dead_goes_on_once_under_one_new_name(store, worker, tmp_path):
     await worker.startup()
     old = worker.id
-    await perform(engine, sweeps.bury, 1e9, [old])
+    await store.do(sweeps.bury, 1e9, [old])
 
     async def renamed():
         return worker.id != old
@@ -53,17 +42,17 @@ async def test_a_worker_that_was_declared_dead_goes_on_once_under_one_new_name(e
     worker._rejoin_once(old)                                # a beat under the old name that was told late
 
     async def beats():
-        return (await workers(engine))[new][0]
+        return (await workers(store))[new][0]
     await until(beats)
-    assert {name: dead for name, (_, dead) in (await workers(engine)).items()} == {old: True, new: False}
+    assert {name: dead for name, (_, dead) in (await workers(store)).items()} == {old: True, new: False}
     assert [p.name for p in tmp_path.glob("hands/*/*.hands")] == [f"{new}.hands"]
     await worker.shutdown()
 
 
-async def test_a_worker_beats_while_it_still_starts(engine, worker, monkeypatch):
+async def test_a_worker_beats_while_it_still_starts(store, worker, monkeypatch):
     async def slow():
         async def beats():
-            return [True for beaten, _ in (await workers(engine)).values() if beaten]
+            return [True for beaten, _ in (await workers(store)).values() if beaten]
         await until(beats)
     monkeypatch.setattr(worker, "_bury_predecessors", slow)
     await worker.startup()

@@ -23,7 +23,7 @@ _OTHERS = bytes(b for b in range(256) if _kind(b) == _OTHER)
 def most_pieces(text: bytes) -> int:
     """Never under `pieces`, and mostly all one needs to know: a word for each space, two for each sign or digit.
 
-    A fifth of its time; and numpy lets go of the interpreter's lock, for which the event loop then has to wait.
+    Two thirds of its time; and numpy lets go of the interpreter's lock, for which the event loop then has to wait.
     """
     odd = text.translate(None, _LETTERS)
     return 1 + len(odd) + len(odd.translate(None, _OTHERS))

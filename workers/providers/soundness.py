@@ -54,7 +54,7 @@ def said(answer: Answer) -> bool:
 
 
 def _may_hold_markers(text: str) -> bool:
-    """A tenth of what the search for markers costs, and almost always the end of it."""
+    """A quarter of what the search for markers costs, and almost always the end of it."""
     return any(rest.startswith(second) for first, second in HINTS.items() for rest in text.split(first)[1:])
 
 

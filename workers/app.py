@@ -45,7 +45,7 @@ def make_app(settings: Settings, generate: Generate | None = None, life: Life | 
     """Celery's app. With `generate` it can work; without it can only send remote control (Flower)."""
     if settings.redis_url is None:
         raise SettingsError(cause="DRAFTMILL_REDIS_URL is not set and no services are running here")
-    app = Celery("draftmill")
+    app = Celery("draftmill", amqp="workers.transport:AMQP")
     app.conf.update(broker_settings(settings.redis_url.get_secret_value(), settings.key_prefix))
     app.life = life or Life()
     if generate is not None:

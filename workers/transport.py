@@ -1,4 +1,4 @@
-"""kombu's Redis transport, except that a list element which is no hint is logged and dropped.
+"""kombu's Redis transport, except that a list element which is no hint is logged and dropped, and that it soon tries again.
 
 With the stock transport a single malformed element ends the worker, and some kinds end every worker after it (measured
 on kombu 5.7; docs/decisions/0001). Two methods of kombu are overridden and one private name of it is touched: pinned in
@@ -9,6 +9,8 @@ from queue import Empty
 from typing import Any
 
 import structlog
+from celery.app import amqp
+from kombu import connection
 from kombu.transport import redis
 
 log = structlog.get_logger(__name__)
@@ -16,6 +18,18 @@ log = structlog.get_logger(__name__)
 MAX_BYTES = 64 * 1024   # a hint has some 400
 # What malformed input raises in kombu and Celery. Connection errors are OSError or RedisError and pass.
 MALFORMED = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
+LONGEST_PAUSE_S = 5
+
+
+class Connection(connection.Connection):
+    """kombu's pauses between two attempts to connect grow to 30 s: after a minute without Redis that is 12 s of idle slots."""
+
+    def ensure_connection(self, *args: Any, **kwargs: Any) -> Any:
+        return super().ensure_connection(*args, **{"interval_max": LONGEST_PAUSE_S, **kwargs})  # type: ignore[no-untyped-call]
+
+
+class AMQP(amqp.AMQP):  # type: ignore[misc]
+    Connection = Connection
 
 
 class Channel(redis.Channel):

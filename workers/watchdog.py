@@ -19,8 +19,8 @@ log = structlog.get_logger(__name__)
 class Watchdog:
     """Watches on the pool's loop until it has to call `stop`; the supervisor then starts the worker anew.
 
-    deaf_after_s: how long free slots, waiting hints and no hint taken may last. It must exceed kombu's longest pause
-    between two attempts to reconnect, 30 s.
+    deaf_after_s: how long free slots, waiting hints and no hint taken may last. It must exceed the longest pause
+    between two attempts to reconnect, 5 s, and kombu's half a minute of above.
     """
 
     CHECKS = 4

@@ -4,10 +4,13 @@ import json
 import signal
 
 import pytest
+from kombu.exceptions import OperationalError
 from redis import Redis
 
 from models.hint import TASK, hint
+from models.settings import Settings
 from models.states import Lane
+from workers.app import make_app
 
 QUEUE = "short.B1"
 KEY = f"draftmill:{QUEUE}"
@@ -103,3 +106,17 @@ def test_a_body_of_more_than_64_kilobytes_is_dropped(crew, redis, redis_url, unt
     worker = crew(redis_url, slots=10, queues=[QUEUE], seconds_each=0.01)
     until(lambda: worker.ids("ended") == [1])
     assert "body too long" in worker.output()
+
+
+def test_a_worker_without_its_broker_asks_again_every_five_seconds(monkeypatch):
+    monkeypatch.setattr("kombu.utils.functional.sleep", lambda _s: None)
+    pauses = []
+
+    def note(_error, pause):
+        pauses.append(pause)
+
+    connection = make_app(Settings(redis_url="redis://127.0.0.1:1")).connection_for_read()
+    with pytest.raises(OperationalError):
+        connection.ensure_connection(note, max_retries=8)
+    assert pauses[:2] == [2, 4]
+    assert set(pauses[2:]) == {5}

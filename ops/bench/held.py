@@ -5,6 +5,7 @@ CPU is the whole of a process over the time when all is in flight, divided by th
 
 import argparse
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,7 @@ class Held:
     per_s: float
     cpu_ms: dict[str, float]
     rss_mb: dict[str, float]
-    lag_ms: int
+    lags_ms: Sequence[int]         # of the workers' loops, told once a second
     token_wait_ms: int
 
 
@@ -35,12 +36,12 @@ def measure(load: Load, seconds: float) -> Held:
         counts, lags, waits = _watched(mill, seconds)
         after = mill.mark()
         series = mill.in_flight()
-    return _held(load, series, min(counts), before, after, max(lags), max(waits))
+    return _held(load, series, min(counts), before, after, lags, max(waits))
 
 
 def _watched(mill: Mill, seconds: float) -> tuple[list[int], list[int], list[int]]:
     """In flight each second, and what the workers told."""
-    counts, lags, waits, end = list[int](), [0], [0], time.monotonic() + seconds
+    counts, lags, waits, end = list[int](), list[int](), [0], time.monotonic() + seconds
     while time.monotonic() < end or not counts:
         time.sleep(1.0)
         counts.append(mill.simulator.summary()["in_flight"])
@@ -50,12 +51,13 @@ def _watched(mill: Mill, seconds: float) -> tuple[list[int], list[int], list[int
     return counts, lags, waits
 
 
-def _held(load: Load, series: list[int], least: int, before: Mark, after: Mark, lag_ms: int, wait_ms: int) -> Held:
+def _held(load: Load, series: list[int], least: int, before: Mark, after: Mark, lags_ms: Sequence[int],
+          wait_ms: int) -> Held:
     wanted = 0.99 * (load.short + load.long)
     full = next((n for n, count in enumerate(series) if count >= wanted), None)
     done = after.complete - before.complete
     return Held(load, full, least, done, done / (after.at - before.at), per_sample(before, after),
-                {n: u.rss_mb for n, u in after.parts.items()}, lag_ms, wait_ms)
+                {n: u.rss_mb for n, u in after.parts.items()}, lags_ms, wait_ms)
 
 
 def shown(found: list[Held]) -> str:
@@ -68,11 +70,16 @@ def shown(found: list[Held]) -> str:
 
 def shown_cost(found: list[Held]) -> str:
     head = ["answers take", "profile", "in flight", "samples", "samples/s", "workers ms", "PostgreSQL ms", "Redis ms",
-            "simulator ms", "most loop lag ms", "token wait ms"]
+            "simulator ms", "loop lag ms: half", "p99", "most", "token wait ms"]
     return table(head, [[
         f"{h.load.latency[0]:g} to {h.load.latency[1]:g} s", h.load.profile, h.load.short + h.load.long, h.samples, h.per_s,
         h.cpu_ms["short"] + h.cpu_ms["long"], h.cpu_ms["PostgreSQL"],
-        h.cpu_ms["Redis"], h.cpu_ms["simulator"], h.lag_ms, h.token_wait_ms] for h in found])
+        h.cpu_ms["Redis"], h.cpu_ms["simulator"], *_spread(h.lags_ms), h.token_wait_ms] for h in found])
+
+
+def _spread(lags_ms: Sequence[int]) -> tuple[int, int, int]:
+    ordered = sorted(lags_ms) or [0]
+    return ordered[len(ordered) // 2], ordered[(len(ordered) - 1) * 99 // 100], ordered[-1]
 
 
 def load(profile: str, latency: tuple[float, float], seconds: float, share: float = 1.0) -> Load:

@@ -101,11 +101,11 @@ def folder() -> Iterator[Path]:
 
 
 @contextmanager
-def running(load: Load) -> Iterator[Mill]:
-    """From the start of the command; everything it started is killed at the end, also where a bench is told to stop."""
+def running(load: Load, **env: str) -> Iterator[Mill]:
+    """From the start of the command. At the end everything it started is killed, also where a bench is told to stop."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with folder() as place:
-        rig, options = Rig(place), dict[str, Any](load.simulator)
+        rig, options = Rig(place, **env), dict[str, Any](load.simulator)
         if load.needs_vocabulary:
             options |= {"profile": load.profile, "tokenizers": load.tokenizers}
             (place / "home").mkdir()

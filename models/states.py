@@ -9,7 +9,8 @@ failed ---------->  queued  ----------------------------->  running --- done ---
    |                   |     rescue of a dead worker           |
    +-------------------------------- drop(reason) -------------+
 
-An import of an answer made elsewhere takes queued and failed samples to done.
+An import of an answer made elsewhere takes queued and failed samples to done. A death that is told only after its rescue
+drops a queued sample which it shows to be poison.
 
 `store` writes these numbers; nothing else may.
 """
@@ -59,6 +60,7 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.RUNNING, Event.RELEASE): State.QUEUED,
     (State.RUNNING, Event.RESCUE): State.QUEUED,
     (State.RUNNING, Event.DROP): State.FAILED,
+    (State.QUEUED, Event.DROP): State.FAILED,   # its third death was told late
     (State.FAILED, Event.REQUEUE): State.QUEUED,
     (State.DONE, Event.REQUEUE): State.QUEUED,  # a truncated row that a person asks for again
     (State.QUEUED, Event.IMPORT): State.DONE,   # answered elsewhere

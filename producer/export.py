@@ -38,7 +38,7 @@ from producer.tally import Summary, Tally
 __all__ = ["FORMS", "ExportRow", "Options", "Selection", "Summary", "Vocabulary", "export", "export_from"]
 
 FORMS = (TOKENS, TRL, PARQUET, *DIALECTS)
-BATCH = 256
+BATCH = 512
 Source = Callable[[int, str], Iterable[ExportRow]]      # (after this sample id, stored until) -> rows
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from models.states import Event
-from models.store.settlements import Settlement, settle
+from models.store.settlements import MAX_CRASHES, Settlement, settle
 
 REAPER_LOCK = 7_145_002
 
@@ -71,18 +71,32 @@ def rescue(connection: Connection, limit: int = 5_000) -> int:
                    completion_tokens=int(row.tokens), cost_nusd=int(row.nusd)) for row in rows])) if rows else 0
 
 
-_BLAME = text("""
+_BLAME = text(f"""
 with held as materialized (
-  select id, worker_id, state from sample where id = any(cast(:p_ids as bigint[])) order by id for no key update)
-update sample s set crashes = s.crashes + 1, changed_at = clock_timestamp()
-from held h where s.id = h.id and (h.worker_id = :p_worker and h.state = 1 or h.state < 2 and exists (
-  select from attempt a where a.sample_id = h.id and a.worker_id = :p_worker and a.code = 'worker_lost')) returning s.id""")
+  select id, worker_id, state, reason, fence from sample where id = any(cast(:p_ids as bigint[])) order by id for no key update),
+-- Of a rescue that ended only while this waited for the lock, the sample tells and the attempt does not yet.
+blamed as (
+  update sample s set crashes = s.crashes + 1, changed_at = clock_timestamp(),
+    state = case when h.state = 0 and s.crashes + 1 >= {MAX_CRASHES} then 3 else s.state end,
+    reason = case when h.state = 0 and s.crashes + 1 >= {MAX_CRASHES} then 'poison' else s.reason end
+  from held h where s.id = h.id and (h.worker_id = :p_worker and h.state = 1 or h.state < 2 and exists (
+    select from attempt a where a.sample_id = h.id and a.worker_id = :p_worker and (a.code = 'worker_lost'
+      or h.state = 0 and h.reason = 'worker_lost' and a.fence = h.fence)))
+  returning s.id, s.dataset_id, s.state),
+locked as materialized (
+  select d.id from dataset d where d.id = any(array(select dataset_id from blamed where state = 3)) order by d.id
+  for no key update),
+counted as (
+  update dataset d set failed = d.failed + (select count(*) from blamed b where b.dataset_id = d.id and b.state = 3)
+  from locked l where l.id = d.id)
+select id from blamed""")  # noqa: S608  (a number of ours)
 
 
 def blame(connection: Connection, worker_id: int, sample_ids: Sequence[int]) -> int:
     """Count a crash for the samples that were in hand when their worker died, not for its other thousands.
 
-    Also where the reaper was quicker and rescued them: a worker in a crash loop may be started again later than that.
+    Also where the reaper was quicker and rescued them: a worker in a crash loop may be started again later than that. Then
+    a sample that has now crashed too often ends here.
     """
     return len(connection.execute(_BLAME, {"p_ids": list(sample_ids), "p_worker": worker_id}).all())
 

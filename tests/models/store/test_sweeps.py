@@ -1,5 +1,9 @@
 """Who is alive, whose samples come back, who is blamed, who leads."""
 
+import asyncio
+
+from sqlalchemy import text
+
 from models.states import Event, State
 from models.store import sweeps
 from models.store.settlements import MAX_CRASHES
@@ -117,6 +121,40 @@ async def test_a_death_that_is_reported_after_the_rescue_counts_too(store):
     assert await store.do(sweeps.blame, other, [in_hand]) == 0
     assert await store.do(sweeps.blame, worker, [in_hand]) == 1
     assert ((await store.sample(in_hand)).crashes, (await store.sample(neighbour)).crashes) == (1, 0)
+
+
+async def test_a_third_death_that_is_reported_after_the_rescue_ends_the_sample_at_once(store):
+    [poison] = await store.samples(await store.dataset())
+    for deaths in range(1, MAX_CRASHES + 1):
+        worker = await join(store)
+        await store.claim([poison], worker)
+        await store.do(sweeps.bury, 1e9, [worker])
+        await store.do(sweeps.rescue)
+        assert await store.do(sweeps.blame, worker, [poison]) == 1
+        await store.check_counters()
+        assert (await store.sample(poison)).crashes == deaths
+    row = await store.sample(poison)
+    assert (row.state, row.reason) == (State.FAILED, "poison")
+    assert not await store.claim([poison], await join(store))
+
+
+async def test_a_death_that_is_reported_while_its_rescue_is_under_way_counts_too(store):
+    """The blame waits for the rescue's lock, and then sees the sample as it is but the attempt as it was."""
+    worker = await join(store)
+    [in_hand] = await store.samples(await store.dataset())
+    await store.claim([in_hand], worker)
+    await store.do(sweeps.bury, 1e9, [worker])
+    blaming = []
+
+    def rescued(connection):
+        sweeps.rescue(connection)
+        blaming.append(asyncio.get_running_loop().create_task(store.do(sweeps.blame, worker, [in_hand])))
+        while not connection.execute(text("select count(*) from pg_locks where not granted")).scalar():
+            pass
+
+    await store.whole(rescued)
+    assert await blaming[0] == 1
+    assert (await store.sample(in_hand)).crashes == 1
 
 
 async def test_only_who_ran_a_sample_when_it_died_is_a_reason_to_blame(store):

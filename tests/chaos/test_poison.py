@@ -51,10 +51,11 @@ def test_a_prompt_that_kills_its_worker_ends_as_poison_and_blames_no_neighbour(
     found, expected = dict(struck.query(ROWS_OF)), undisturbed(ROWS)
     assert found == {k: v for k, v in expected.items() if k != "B1-77" and int(k.rpartition("-")[2]) < ROWS}
     blamed = struck.query("select count(*) from sample where state = 2 and crashes >= 3")
-    deaths = struck.rig.tail(1_000_000).count(f"ended ({-signal.SIGSEGV:d})")
+    told = struck.rig.tail(1_000_000)
+    deaths = told.count(f"ended ({-signal.SIGSEGV:d})")
     twice = struck.simulator.summary()["paid_twice"]
     assert blamed == [(0,)]
-    assert deaths == 3
+    assert deaths == 3, told
     assert twice <= 3 * 60
     note("worker: a prompt that kills it", "failed as poison after 3 deaths, its neighbours answered",
          f"{deaths} deaths, ended {ended:.0f} s after the start; {ROWS - 1} neighbours answered; "

@@ -37,7 +37,7 @@ check: setup  ## style, types, import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: setup  ## the tables of docs/performance.md: make bench ONLY=start|held|cost|scale|queue|limits|budget
+bench: setup  ## the tables of docs/performance.md: make bench ONLY=start|held|cost|memory|scale|queue|limits|budget
 	$(BIN)/python -m ops.bench $(if $(ONLY),--only $(ONLY)) $(if $(BUSY),--busy)
 	$(if $(ONLY),,$(BIN)/python -m ops.bench.regrading)
 	$(if $(ONLY),,$(BIN)/python -m ops.bench.tokens --seed $(SEED))

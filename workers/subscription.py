@@ -10,7 +10,7 @@ from kombu.entity import Queue
 
 log = structlog.get_logger(__name__)
 
-ASK_EVERY_S = 2.0
+ASK_EVERY_S = 0.5
 ANSWER_WITHIN_S = 20.0
 
 

@@ -26,7 +26,7 @@ def measure() -> str:
 def first_call(load: Load, **env: str) -> float:
     """Seconds; Alembic's migrations, reading and enqueueing are in it."""
     with running(load, **env) as mill:
-        return mill.rig.wait(lambda: mill.simulator.summary()["calls"] > 0, 120, "a first call")
+        return mill.rig.wait(lambda: mill.simulator.summary()["in_flight"] > 0, 120, "a first call")
 
 
 def help_cpu_s() -> float:

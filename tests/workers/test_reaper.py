@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 import redis
 
-from models.base import connect_async
 from models.hint import Hints, queue_of
 from models.settings import Settings
 from models.states import Closed, Event, Lane, State
 from models.store import datasets, sweeps
-from tests.hand import SHORT_MAX, Hand, done, ended
+from tests.hand import SHORT_MAX, done, ended
 from tests.proxy import Proxy
 from workers.hands import left_by_the_dead
 from workers.reaper import Reaper, reap
@@ -24,13 +23,6 @@ from workers.reaper import Reaper, reap
 PREFIX = "reaper-test:"
 REPO = Path(__file__).parents[2]
 PATIENCE_S = 30.0
-
-
-@pytest.fixture
-async def store(database):
-    engine = connect_async(database, worker=False)
-    yield Hand(engine)
-    await engine.dispose()
 
 
 @pytest.fixture

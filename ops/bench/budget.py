@@ -86,6 +86,7 @@ class Pool:
 
     slots: int
     budget: int
+    asked: int = 0      # slots for which a claim is under way
     running: int = 0
     most: int = 0
     used: float = 0.0
@@ -131,9 +132,11 @@ class Run:
         return self.running == 0 and self.dataset_id in await perform(self.engine, datasets.at_budget)
 
     async def _fill(self) -> int:
-        free = self.pool.slots - self.pool.running
+        free = self.pool.slots - self.pool.running - self.pool.asked
         wanted = [self.waiting.popleft() for _ in range(min(free, len(self.waiting), 100 // self.case.datasets))]
+        self.pool.asked += len(wanted)
         got = await asyncio.gather(*(self.ledger.claim(i, "none") for i in wanted))
+        self.pool.asked -= len(wanted)
         taken = [claim for claim in got if isinstance(claim, Claim)]
         self.waiting.extendleft(reversed([i for i, claim in zip(wanted, got, strict=True) if claim is NO_ROOM]))
         for claim in taken:

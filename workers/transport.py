@@ -1,7 +1,7 @@
 """kombu's Redis transport, except that a list element which is no hint is logged and dropped, and that it soon tries again.
 
 With the stock transport a single malformed element ends the worker, and some kinds end every worker after it (measured
-on kombu 5.7; docs/decisions/0001). Two methods of kombu are overridden and one private name of it is touched: pinned in
+on kombu 5.7; docs/decisions/0001). Three methods of kombu are overridden and one private name of it is touched: pinned in
 pyproject.toml, held by tests/workers/test_transport.py.
 """
 

@@ -46,6 +46,10 @@ class Case:
     money: bool = False
     strict: bool = False
 
+    @property
+    def usd(self) -> float:
+        return self.budget * PRICE / 1e9
+
 
 CASES = {
     "10M/2000": Case(10_000_000, 2_000), "10M/500": Case(10_000_000, 500), "1M/500": Case(1_000_000, 500),
@@ -87,16 +91,18 @@ class Pool:
     slots: int
     budget: int
     asked: int = 0      # slots for which a claim is under way
-    running: int = 0
     most: int = 0
     used: float = 0.0
     full_until: float = 0.0
     calls: dict[asyncio.Task[None], tuple[float, float]] = field(default_factory=dict)     # begun at, tokens a second
 
+    @property
+    def running(self) -> int:
+        return len(self.calls)
+
     def take(self, call: asyncio.Task[None], tokens_per_s: float) -> None:
         call.add_done_callback(self.calls.pop)
         self.calls[call] = time.monotonic(), tokens_per_s
-        self.running += 1
         self.most = max(self.most, self.running)
 
     def look(self) -> None:
@@ -169,7 +175,6 @@ class Run:
         self.used += tokens
         self.pool.used += tokens
         self.running -= 1
-        self.pool.running -= 1
 
 
 def _done(claim: Claim, tokens: int, price: int) -> Settlement:
@@ -237,9 +242,10 @@ async def _landed(url: str, case: str, shape: str, seed: int, speed: float, lost
     ledger.start()
     pool, runs = Pool(known.slots, known.budget * known.datasets), dict[str, Run]()
     for n in range(known.datasets):
-        dataset_id, waiting = await _prepared(engine, known, f"{stem}-{n}")
-        runs[f"{stem}-{n}"] = Run(engine, ledger, dataset_id, waiting, known, pool, SHAPES[shape],
-                                  random.Random(100 * seed + n), speed, lost)
+        name = f"{stem}-{n}"
+        dataset_id, waiting = await _prepared(engine, known, name)
+        dice = random.Random(100 * seed + n)
+        runs[name] = Run(engine, ledger, dataset_id, waiting, known, pool, SHAPES[shape], dice, speed, lost)
     begun, refresher = time.monotonic(), asyncio.create_task(_refresh(engine))
     try:
         await asyncio.gather(*(run.land() for run in runs.values()))
@@ -249,7 +255,7 @@ async def _landed(url: str, case: str, shape: str, seed: int, speed: float, lost
     await ledger.stop()
     spool.close()
     await engine.dispose()
-    budget = known.budget * PRICE / 1e9 if known.money else known.budget
+    budget = known.usd if known.money else known.budget
     return [Landed(case, shape, seed, (total.spent_usd if known.money else total.stored_tokens) / budget, pool.most,
                    pool.full_until, time.monotonic() - begun) for total in found]
 
@@ -262,7 +268,7 @@ async def _refresh(engine: AsyncEngine) -> None:
 
 async def _prepared(engine: AsyncEngine, case: Case, name: str) -> tuple[int, deque[int]]:
     lanes = {"short": LanePlan(max_tokens=CAP, concurrency=case.slots), "long": LanePlan(max_tokens=CAP, concurrency=1)}
-    budget = {"money_budget_usd": case.budget * PRICE / 1e9} if case.money else {"token_budget": case.budget}
+    budget = {"money_budget_usd": case.usd} if case.money else {"token_budget": case.budget}
     plan = DatasetPlan(profile="none", model="none", account="none", usd_per_million_tokens=PRICE / 1e3,
                        budget_mode="strict" if case.strict else "forecast", **budget, **lanes)
     dataset_id = await perform_whole(engine, datasets.put, name, plan, {"none": Account(kind="vllm", base_url="http://none")})

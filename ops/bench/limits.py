@@ -37,7 +37,7 @@ def measure(workers: int) -> Found:
     load = Load(2_400, 0, {"B1": 16_000}, LATENCY, short_workers=workers, start_at_most=False, tokens=300,
                 simulator={"capacity": STEPS[0][1]})
     with running(load) as mill:
-        mill.rig.wait(lambda: mill.simulator.summary()["in_flight"] > 0, 120, "a first call")
+        mill.first_call()
         mill.simulator.control(capacity_schedule=[[float(at), n] for at, n in STEPS])
         sleep(LASTS_S + 2)
         calls = [int(n) for (n,) in mill.rig.query("select count(*) from attempt group by worker_id")]

@@ -53,6 +53,10 @@ class Mill:
     def __init__(self, rig: Rig, simulator: Simulator, load: Load) -> None:
         self.rig, self.simulator, self.load = rig, simulator, load
 
+    def first_call(self) -> float:
+        """Seconds from now until the server has a call."""
+        return self.rig.wait(lambda: self.simulator.summary()["in_flight"] > 0, 120, "a first call")
+
     def mark(self) -> Mark:
         parts = {name: usage(self.rig.pids(*words)) for name, words in PARTS.items()}
         parts["simulator"] = usage([self.simulator.pid])

@@ -4,8 +4,6 @@ import asyncio
 import json
 import os
 import resource
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,13 +16,13 @@ import redis
 from models.base import connect_async, perform, perform_whole
 from models.hint import Hints
 from models.plan import Account, DatasetPlan
-from models.settings import environment
 from models.states import Lane
 from models.store import claims, datasets, samples, sweeps
 from models.store.schema import migrate
 from ops import services
 from ops.bench.mill import folder
 from ops.bench.report import table
+from ops.bench.usage import spent
 from producer.enqueue import enqueue, hint
 
 DATASETS, WINDOW, BATCH = 8, 4_000, 100
@@ -53,7 +51,8 @@ def measure(n: int, enqueued: int) -> str:
         depths = [asyncio.run(_costs(*urls, first))]
         _lay(running.database_url, (n - enqueued) // DATASETS)
         depths.append(asyncio.run(_costs(*urls, first)))
-        status_s, status_cpu_s = _status(*urls, place)
+        status_s, status_cpu_s = spent("status", "--json", DRAFTMILL_DATABASE_URL=running.database_url,
+                                       DRAFTMILL_REDIS_URL=running.redis_url, DRAFTMILL_HOME=str(place))
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     rows = [[d.queued, d.claim_ms, d.claim_rows, d.hintable_ms, d.hints, d.redis_mb] for d in depths]
     head = ["samples", "claim of 100, ms", "found by", "hints for 500, ms", "hints in Redis", "Redis MB"]
@@ -128,13 +127,3 @@ def _prompts(name: str, n: int) -> Iterator[str]:
     text = "Explain step by step how the following works and where it fails. " * 6
     for i in range(n):
         yield json.dumps({"id": f"{name}-{i}", "prompt": f"{text}Case {i} of {name}."}) + "\n"
-
-
-def _status(database_url: str, redis_url: str, place: Path) -> tuple[float, float]:
-    """Seconds, and of CPU, with which `draftmill status --json` answers."""
-    env = {**environment(), "DRAFTMILL_DATABASE_URL": database_url, "DRAFTMILL_REDIS_URL": redis_url,
-           "DRAFTMILL_HOME": str(place)}
-    begun, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-m", "ops", "status", "--json"], env=env, check=True, stdout=subprocess.DEVNULL)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.monotonic() - begun, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

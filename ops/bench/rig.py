@@ -97,6 +97,7 @@ class Rig:
             time.sleep(0.05)
         if self.process:
             self.process.wait(10)
+            self.process = None
         return killed
 
     def urls(self) -> dict[str, Any]:

@@ -2,11 +2,16 @@
 
 import os
 import platform
+import resource
+import subprocess
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+from models.settings import environment
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 1024**2
@@ -49,6 +54,14 @@ def _stat(pid: int) -> list[str] | None:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
+
+
+def spent(*arguments: str, **env: str) -> tuple[float, float]:
+    """Seconds, and of CPU, that a command of ours takes."""
+    begun, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-m", "ops", *arguments], env=environment(**env), check=True, stdout=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.monotonic() - begun, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def yardstick() -> float:
